@@ -1,9 +1,9 @@
-//! What can run a guest's instructions.
+//! The ways to run a guest's instructions.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// What runs the guests' instructions.
+/// The way in which the guests' instructions run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Accel {
@@ -12,10 +12,10 @@ pub(crate) enum Accel {
     Tcg,
 }
 
-/// What the user asked for.
+/// The user's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AccelChoice {
-    /// KVM if a kernel truly boots on it
+    /// KVM, if a kernel boots on it
     Auto,
     /// KVM
     Kvm,

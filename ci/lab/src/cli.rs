@@ -32,7 +32,7 @@ pub struct LabArgs {
 
 const EXAMPLES: &str = "\
 A host of the lab is the distribution's kernel in a small virtual machine, with the file system of this machine inside:
-what is installed and built here runs there. What a command writes is gone with the machine, except below folders that
+installed and built programs run there. Files that a command writes are lost with the machine, except below folders that
 are given with --rw.
 
 Commands find in their environment: NETACC_LAB_HOST (1 or 2), NETACC_LAB_HOSTS, NETACC_LAB_ADDRESS, NETACC_LAB_PEER (the
@@ -41,7 +41,7 @@ other host's address) and NETACC_LAB_DEVICE (rxe0, siw0 or erdma_0).
 Examples:
   netacc lab run -- ibv_devinfo                          the RDMA device of a machine
   netacc lab run --hosts 2 --rdma siw -- rdma link       on both hosts, with soft-iWARP
-  netacc lab shell                                       look around
+  netacc lab shell                                       a shell on a host
   netacc lab up --hosts 2 --loss 1% --delay 1ms          two hosts that stay, on a bad link
   netacc lab exec 1 -- rping -s -C 3 & netacc lab exec 2 -- rping -c -a lab1 -C 3 -v
   netacc lab fabric --delay 5ms                          another link, while they run
@@ -62,17 +62,17 @@ enum LabCommand {
     Up(UpArgs),
     /// Run a command in a lab that is up
     Exec(ExecArgs),
-    /// Change what the link between the hosts loses, delays and bounds, and the functions of --rdma erdma
+    /// Change the loss, delay and bandwidth of the link between the hosts, and the functions of --rdma erdma
     Fabric(FabricArgs),
     /// Switch a lab off
     Down(NameArgs),
     /// List the labs that are up
     Status(StatusArgs),
-    /// Install and download what labs need, and say what was found
+    /// Install and download the parts that labs need, and list what was found
     Setup(SetupArgs),
 }
 
-/// What the machines are like.
+/// The properties of the machines.
 #[derive(Debug, Args)]
 struct MachineArgs {
     /// Machines; two are joined by a virtual Ethernet
@@ -82,7 +82,7 @@ struct MachineArgs {
     #[command(flatten)]
     device: DeviceArgs,
 
-    /// A folder in which writes last (may be repeated)
+    /// A folder in which writes are kept (may be repeated)
     #[arg(long = "rw", value_name = "FOLDER")]
     writable: Vec<PathBuf>,
 
@@ -94,20 +94,20 @@ struct MachineArgs {
     #[arg(long, default_value_t = 768, value_name = "MIB", value_parser = clap::value_parser!(u32).range(256..))]
     memory: u32,
 
-    /// Carry packets at real-time priority, for measuring round trips of hosts that poll: they wait less, and less goes
-    /// through. Needs CAP_SYS_NICE
+    /// Carry packets at real-time priority, for measuring round trips of hosts that poll: round trips are shorter, and
+    /// throughput is lower. Needs CAP_SYS_NICE
     #[arg(long)]
     real_time: bool,
 
-    /// What runs the machines
+    /// How to run the machines
     #[arg(long, value_enum, default_value_t = AccelChoice::Auto)]
     accel: AccelChoice,
 
-    /// Boot this version (as 6.1.0-50-amd64) instead of the newest that is here
+    /// Boot this version (such as 6.1.0-50-amd64) instead of the newest that is installed or cached
     #[arg(long, value_name = "VERSION")]
     kernel: Option<String>,
 
-    /// Give a machine up that is not ready after so many seconds
+    /// Give up on a machine that is not ready after this many seconds
     #[arg(long, default_value_t = 180, value_name = "S")]
     boot_timeout: u64,
 
@@ -124,14 +124,14 @@ struct CommonArgs {
     #[arg(long)]
     no_install: bool,
 
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long)]
     quiet: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Where {
-    /// This machine itself if its kernel has the driver and we are root, else a virtual machine
+    /// This machine itself if its kernel has the driver and the user is root, else a virtual machine
     Auto,
     /// A virtual machine
     Vm,
@@ -208,7 +208,7 @@ struct ExecArgs {
     command: Vec<OsString>,
 }
 
-/// With no more than a name the link loses, delays and bounds nothing any more.
+/// With only a name, the link has no loss, delay or bandwidth limit any more.
 #[derive(Debug, Args)]
 struct FabricArgs {
     #[command(flatten)]
@@ -217,8 +217,8 @@ struct FabricArgs {
     #[command(flatten)]
     impairment: Impairment,
 
-    /// Leave the link as it is, and send these to the process with the functions: JSON objects, as {"get":"counters"}, which
-    /// models/erdma/README.md lists. Each answer is a line
+    /// Leave the link as it is, and send these requests to the process with the functions: JSON objects such as
+    /// {"get":"counters"}, which models/erdma/README.md lists. Each answer is a line
     #[arg(long = "request", value_name = "JSON", conflicts_with_all = ["loss", "delay", "rate"])]
     requests: Vec<String>,
 }
@@ -235,7 +235,7 @@ struct SetupArgs {
     #[command(flatten)]
     device: DeviceArgs,
 
-    /// Prepare this version (as 6.1.0-50-amd64) instead of the newest that is here
+    /// Prepare this version (such as 6.1.0-50-amd64) instead of the newest that is installed or cached
     #[arg(long, value_name = "VERSION")]
     kernel: Option<String>,
 
@@ -260,7 +260,7 @@ pub fn run(args: LabArgs) -> ExitCode {
         LabCommand::Setup(args) => setup(&args),
     };
     if INTERRUPTED.load(Ordering::Acquire) {
-        // The command has failed because its machine went; whoever took that away ends this process.
+        // The command has failed because its machine was switched off by the signal handler, which ends this process.
         loop {
             thread::park();
         }
@@ -576,7 +576,7 @@ fn plan(args: &MachineArgs, tied: bool) -> Result<Plan, LabError> {
     })
 }
 
-/// Output as it comes.
+/// Unbuffered output.
 struct Plain;
 
 impl Sink for Plain {

@@ -18,7 +18,7 @@ use crate::error::LabError;
 use crate::state::{HostFiles, PORTS};
 use crate::wire::{self, encode, Answer, Frames, Kind, Request, MAX_PAYLOAD};
 
-/// How often a wait looks whether it should be given up.
+/// How often a wait checks whether to give up.
 const GLANCE: Duration = Duration::from_millis(200);
 
 /// A session on a port of a guest.
@@ -30,13 +30,13 @@ pub(crate) struct Session {
     _lock: Flock<File>,
 }
 
-/// Where the output of a command goes.
+/// The destination of a command's output.
 pub(crate) trait Sink {
     /// A piece of output.
     fn write(&mut self, kind: OutputKind, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// Which of its outputs a command wrote to.
+/// The output that a command wrote to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputKind {
     Stdout,
@@ -62,7 +62,7 @@ impl Session {
         Err(LabError::Usage(format!("{PORTS} commands run on that host already")))
     }
 
-    /// Asks whether the guest is set up. `give_up` is asked now and then.
+    /// Requests the state of the guest's setup. Calls `give_up` from time to time.
     pub(crate) fn report(self, mut give_up: impl FnMut() -> Option<LabError>) -> Result<Option<String>, LabError> {
         self.ask(&Request::Report)?;
         self.stream.set_read_timeout(Some(GLANCE)).map_err(LabError::io("waiting for a guest"))?;
@@ -72,11 +72,11 @@ impl Session {
         }
     }
 
-    /// Asks the guest to write everything back and switch off, and waits for its end, at most `grace`.
+    /// Requests that the guest writes all data back and switches off, and waits for its end, at most `grace`.
     pub(crate) fn power_off(self, grace: Duration) -> Result<(), LabError> {
         self.ask(&Request::PowerOff)?;
         let waiting = LabError::io("waiting for a guest's end");
-        // Hanging up at once could overtake the request. Nothing is sent in answer: the machine's end is the answer.
+        // Hanging up at once could overtake the request. The guest sends no answer: the machine's end is the answer.
         match self.stream.set_read_timeout(Some(grace)).and_then(|()| io::copy(&mut &self.stream, &mut io::sink())) {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
@@ -86,8 +86,7 @@ impl Session {
 
     /// Runs a command and returns its status. `deadline`: when it is killed.
     ///
-    /// # Errors
-    /// The machine is gone, or the time is over.
+    /// # Errors The machine is gone, or the time is up.
     pub(crate) fn run(
         self,
         command: &CommandLine,
@@ -119,8 +118,8 @@ impl Session {
             let _ = taken.try_send(());
         };
         let answer = self.converse(sink, Some(&mut acknowledged), &mut give_up);
-        // Threads that wait for input, or for the terminal's size, hold the connection as well, and a port has but one at a
-        // time: who comes next would wait for them.
+        // Threads that wait for input, or for the terminal's size, hold the connection as well, and a port has only one
+        // connection at a time. The next client would wait for them.
         let _ = self.stream.shutdown(Shutdown::Both);
         match answer? {
             Answer::Ended { status } => Ok(status),
@@ -185,7 +184,7 @@ pub(crate) struct CommandLine {
     pub(crate) terminal: Option<(u16, u16)>,
 }
 
-/// What the command reads.
+/// The command's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     Stdin,
@@ -212,7 +211,7 @@ impl Sink for Discard {
     }
 }
 
-/// Sends our stdin piece by piece: the next when the command has taken the last.
+/// Sends our stdin piece by piece: each one when the command has taken the last.
 fn send_stdin(mut stream: &UnixStream, session: u64, may_send: &Receiver<()>) {
     let mut buffer = vec![0; MAX_PAYLOAD];
     loop {
@@ -227,7 +226,7 @@ fn send_stdin(mut stream: &UnixStream, session: u64, may_send: &Receiver<()>) {
     }
 }
 
-/// Tells the guest whenever our terminal changes its size. SIGWINCH is blocked in all threads by now.
+/// Sends the guest each new size of our terminal. SIGWINCH is blocked in all threads by now.
 fn follow_size(mut stream: UnixStream, session: u64) {
     thread::spawn(move || {
         let mut changed = nix::sys::signal::SigSet::empty();

@@ -16,7 +16,7 @@ pub(crate) enum Driver {
     Erdma,
 }
 
-/// Where a driver is in the kernel's source and how it is built.
+/// The place of a driver in the kernel's source, and how it is built.
 struct Recipe {
     /// The module's name, and that of its folder in the cache.
     name: &'static str,
@@ -31,7 +31,7 @@ struct Recipe {
 const SIW: Recipe =
     Recipe { name: "siw", folder: "sw/siw", option: "CONFIG_RDMA_SIW=m", repairs: 1, repair: repair_siw };
 
-/// As it is: its users' kernels have it so.
+/// Unchanged, because its users' kernels have it like this.
 const ERDMA: Recipe =
     Recipe { name: "erdma", folder: "hw/erdma", option: "CONFIG_INFINIBAND_ERDMA=m", repairs: 0, repair: |_| Ok(()) };
 
@@ -138,9 +138,10 @@ fn source(
     Ok(driver)
 }
 
-/// A connection that has ended before it is accepted has its listener's callbacks still. Linux takes that for the end of the
-/// listener, whose endpoint is freed while it is on a list: nobody gets a link any more, and the kernel stands still when the
-/// process ends (Linux 6.1; later sources read the same). Elastic RDMA's driver, which has the same code, has this condition.
+/// A connection that has ended before it is accepted still has its listener's callbacks. Linux takes that for the end
+/// of the listener, and frees its endpoint while that is on a list. After that no client gets a link any more, and the
+/// kernel hangs when the process ends (Linux 6.1; later sources are the same). Elastic RDMA's driver, which has the
+/// same code, has this condition.
 fn repair_siw(driver: &Path) -> Result<(), LabError> {
     const CLOSING: &str = "siw_cm_queue_work(cep, SIW_CM_WORK_PEER_CLOSE);";
     let source = &driver.join("siw_cm.c");

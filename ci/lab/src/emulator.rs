@@ -1,9 +1,9 @@
 //! The QEMU that runs the machines: this machine's own, or a newer one in the cache.
 //!
-//! An eRDMA function reaches a machine over vfio-user, which QEMU has from 10.1 on. Where the installed one is older, the
-//! packages of a later Debian are unpacked into the cache and run with their own loader and libraries. Nothing of them is
-//! installed, and apt checks what it downloads against the archive's signatures as always: only its lists, its idea of what
-//! is installed and its sources are others, in a folder of their own.
+//! An eRDMA function reaches a machine over vfio-user, which QEMU has from 10.1 on. Where the installed one is older,
+//! the packages of a later Debian are unpacked into the cache and run with their own loader and libraries. None of them
+//! is installed, and apt checks its downloads against the archive's signatures as always. Only its lists, its record of
+//! installed packages and its sources are different ones, in a folder of their own.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,11 +16,11 @@ use crate::provision::{Provision, QEMU};
 /// The device through which QEMU uses a function of another process.
 const VFIO_USER: &str = "vfio-user-pci";
 
-/// The first version with it; for messages only, as QEMU is asked for the device itself.
+/// The first version with it. Used in messages only, because QEMU is queried for the device itself.
 const FIRST_VERSION: &str = "10.1";
 
-/// Whose packages have it. They need a later C library than the release before has, which the first of the two suites
-/// gives.
+/// The suites whose packages have it. They need a later C library than the previous release has. The first of the two
+/// suites provides it.
 const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 const PACKAGE: &str = "qemu-system-x86";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -30,17 +30,16 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// How to start a QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Emulator {
-    /// The one in PATH.
+    /// The QEMU in PATH.
     Installed,
-    /// One below this folder, with all that it needs.
+    /// A QEMU below this folder, with all files that it needs.
     Unpacked(PathBuf),
 }
 
 impl Emulator {
-    /// One that can use the functions of another process.
+    /// A QEMU that can use the functions of another process.
     ///
-    /// # Errors
-    /// The installed one cannot, and no other can be had.
+    /// # Errors The installed one cannot, and no other is available.
     pub(crate) fn with_vfio_user(provision: &Provision) -> Result<Emulator, LabError> {
         let unpacked = Emulator::Unpacked(provision.cache.join("qemu"));
         for known in [Emulator::Installed, unpacked.clone()] {
@@ -72,12 +71,12 @@ impl Emulator {
         for data in ["usr/share/qemu", "usr/share/seabios"] {
             command.arg("-L").arg(root.join(data));
         }
-        // Without, it would load those of the installed one.
+        // Without this, QEMU would load the files of the installed one.
         command.env("QEMU_MODULE_DIR", libraries.join("qemu"));
         command
     }
 
-    /// Where its program is.
+    /// The path of its program.
     pub(crate) fn program(&self) -> PathBuf {
         match self {
             Emulator::Installed => find_program(QEMU).unwrap_or_else(|| QEMU.into()),
@@ -112,7 +111,7 @@ fn fetch(provision: &Provision) -> Result<(), LabError> {
     for package in apt.downloaded()? {
         output(Command::new("dpkg-deb").arg("-x").arg(package).arg(&root))?;
     }
-    // Into place at once: a process that is killed before leaves nothing that looks whole.
+    // Moved into place in one step: a process that is killed before leaves no folder that looks complete.
     fs::rename(&root, &place).map_err(LabError::file(&place))?;
     let _ = fs::remove_dir_all(&parts);
     Ok(())

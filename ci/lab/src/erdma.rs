@@ -1,7 +1,7 @@
 //! The process with the eRDMA functions of a lab's hosts: its start, its control socket, its end.
 //!
-//! One process, `netacc-erdma`, has the functions of both hosts, as work requests of one are memory of the other. It
-//! listens on a socket for each function, to which that host's QEMU connects, and on one for control.
+//! One process, `netacc-erdma`, has the functions of both hosts, because work requests of one host access memory of the
+//! other. It listens on a socket for each function, to which that host's QEMU connects, and on one for control.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,16 +27,16 @@ use crate::{drivers, machine};
 
 const PROGRAM: &str = "netacc-erdma";
 
-/// Names a built module of another driver than the kernel's source has.
+/// Names a built module of a driver other than the one in the kernel's source.
 pub(crate) const MODULE_VARIABLE: &str = "NETACC_LAB_ERDMA_MODULE";
 
-/// Binding a few sockets takes milliseconds; far above that on a busy machine.
+/// Binding a few sockets takes milliseconds. The limit is far above that, for busy machines.
 const START_TIME: Duration = Duration::from_secs(20);
 
-/// An answer takes as long as the process needs for what it is doing.
+/// The process answers once it has finished its current work.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
 
-/// Which driver the hosts of a lab with `--rdma erdma` load.
+/// The driver that the hosts of a lab with `--rdma erdma` load.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ErdmaArgs {
     /// The driver of --rdma erdma
@@ -50,8 +50,7 @@ pub(crate) struct ErdmaArgs {
 
 /// The module to load into `kernel`, or `None` if it has one of its own.
 ///
-/// # Errors
-/// The module that was named does not fit, or none can be built here: the reason.
+/// # Errors The named module does not fit, or none can be built here: the reason.
 pub(crate) fn module(provision: &Provision, kernel: &Kernel, args: &ErdmaArgs) -> Result<Option<PathBuf>, LabError> {
     let set = std::env::var_os(MODULE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
     match (args.driver, args.driver_module.clone().or(set)) {
@@ -67,7 +66,7 @@ pub(crate) fn module(provision: &Provision, kernel: &Kernel, args: &ErdmaArgs) -
     }
 }
 
-/// A module for another kernel would be refused by the guest, without a word as to why.
+/// The guest would refuse a module for another kernel, without a reason.
 fn fits(kernel: &Kernel, module: &Path) -> Result<PathBuf, LabError> {
     let path = module.canonicalize().map_err(LabError::file(module))?;
     let modinfo = find_program("modinfo").unwrap_or_else(|| "modinfo".into());
@@ -100,17 +99,17 @@ pub(crate) fn program() -> Result<PathBuf, LabError> {
 /// This program ends the process, or leaves it to others: its end is nothing to report.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// The process, as the lab that started it sees it. Dropped: it is killed, unless it was released.
+/// The lab's handle of the process. Drop kills it, unless it was released.
 #[derive(Debug)]
 pub(crate) struct Functions {
     child: Option<Child>,
 }
 
 impl Functions {
-    /// Starts the process and waits until its sockets are there. Says so when it ends by itself.
+    /// Starts the process and waits until its sockets exist. Reports if the process ends by itself.
     pub(crate) fn start(folder: &LabFolder, hosts: u8, driver: ErdmaDriver, tied: bool) -> Result<Functions, LabError> {
         let program = program()?;
-        // One that another lab left may have been ended before.
+        // A process that another lab left may have been ended before.
         ENDING.store(false, Ordering::Release);
         let mut command = Command::new(&program);
         for host in 1..=hosts {
@@ -134,7 +133,7 @@ impl Functions {
         }
     }
 
-    /// Lets it go on without this process.
+    /// Lets it run on without this process.
     pub(crate) fn release(mut self) {
         ENDING.store(true, Ordering::Release);
         drop(self.child.take());
@@ -176,10 +175,10 @@ fn watch(stdout: impl Read, ready: &SyncSender<Result<(), String>>, folder: &Lab
     }
 }
 
-/// What a lab has left when its process with the functions is gone.
+/// The state of a lab whose process with the functions is gone.
 const ENDED: &str = "it has ended; the hosts run on, but their eRDMA devices do nothing any more. Boot the lab again";
 
-/// What to report about a lab whose process has ended. While it runs it takes connections for control.
+/// The report on a lab whose process has ended. While the process runs, it accepts control connections.
 pub(crate) fn loss(folder: &LabFolder) -> Option<LabError> {
     UnixStream::connect(folder.control()).is_err().then(|| problem(ENDED, &log_of(folder)))
 }
@@ -190,7 +189,7 @@ pub(crate) fn end(folder: &LabFolder) {
     let Ok(control) = UnixStream::connect(folder.control()) else {
         return;
     };
-    // Whoever listens there, whatever its number was when the lab was started.
+    // The process that listens there, whatever its number was when the lab was started.
     if let Ok(credentials) = getsockopt(&control, PeerCredentials) {
         let _ = kill(Pid::from_raw(credentials.pid()), Signal::SIGKILL);
     }
@@ -217,8 +216,8 @@ pub(crate) fn control(folder: &LabFolder, request: &str) -> Result<String, LabEr
     }
 }
 
-/// Makes the functions' fabric lose, delay and bound what each host sends, as netem does for packets. What is not asked for is
-/// off.
+/// Makes the functions' fabric lose, delay and limit the data of each host, as netem does for packets. Effects that are
+/// not requested are off.
 pub(crate) fn impair(folder: &LabFolder, impairment: &Impairment) -> Result<(), LabError> {
     let set = json!({
         "loss": impairment.loss_share(), "delay_us": impairment.delay_us(), "rate_gbit": impairment.rate_gbit(),
@@ -250,7 +249,7 @@ mod tests {
         })
     }
 
-    /// Breaks if a knob that the process does not know were taken for set.
+    /// Breaks if a parameter that the process does not have counted as set.
     #[test]
     fn a_refusal_is_an_error_with_its_reason() {
         let (_root, folder) = folder();

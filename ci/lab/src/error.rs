@@ -1,4 +1,4 @@
-//! What can go wrong with a lab, as opposed to with the command that runs in it.
+//! Errors of a lab, as opposed to those of the command that runs in it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,12 +7,12 @@ use std::process::Command;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// Something that the lab needs is not here, and could not be brought here.
+    /// A part that the lab needs is missing, and could not be installed or downloaded.
     #[error("{what}: {fix}")]
     Missing {
         /// What.
         what: String,
-        /// What the user can do about it.
+        /// The user's options.
         fix: String,
     },
     /// A tool failed.
@@ -22,7 +22,7 @@ pub enum LabError {
         program: String,
         /// How it ended.
         status: String,
-        /// The end of what it said.
+        /// The end of its output.
         detail: String,
     },
     /// A virtual machine did not come up, or went away.
@@ -60,22 +60,22 @@ pub enum LabError {
     /// The command line contradicts itself.
     #[error("{0}")]
     Usage(String),
-    /// The time that was given is over.
+    /// The time limit has passed.
     #[error("stopped after {0} s")]
     TimedOut(u64),
     /// A file or system call.
     #[error("{operation}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         operation: String,
-        /// The system's word on it.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl LabError {
-    /// For `map_err`: names what was tried.
+    /// For `map_err`: names the operation.
     pub(crate) fn io(operation: impl Into<String>) -> impl FnOnce(std::io::Error) -> LabError {
         let operation = operation.into();
         move |source| LabError::Io { operation, source }
@@ -86,8 +86,8 @@ impl LabError {
         LabError::io(path.display().to_string())
     }
 
-    /// The status of the process that gives up for this reason. The command's own statuses are passed on, so these
-    /// are the ones that `timeout` and container tools use.
+    /// The exit status of the process that gives up for this reason. The command's own statuses are passed on, so these
+    /// are the same as those of `timeout` and container tools.
     pub fn status(&self) -> u8 {
         match self {
             LabError::TimedOut(_) => 124,
@@ -114,10 +114,10 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, LabError> {
     Err(LabError::Tool { program, status: output.status.to_string(), detail })
 }
 
-/// How much of a tool's complaint is passed on.
+/// How much of a tool's error output is passed on.
 const TOOL_LINES: usize = 20;
 
-/// The last lines of a text that somebody should read, each on a line of its own.
+/// The last lines of a text for the user, each on a line of its own.
 pub(crate) fn last_lines(text: &[u8]) -> String {
     const SHOWN: usize = 12;
     let text = String::from_utf8_lossy(text);

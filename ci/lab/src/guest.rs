@@ -29,11 +29,11 @@ enum Role {
     Init,
     /// Sets up devices and runs commands
     Agent,
-    /// Says that the kernel came up, and switches off
+    /// Reports that the kernel came up, and switches off
     Probe,
 }
 
-/// What a guest is told about itself.
+/// The configuration of a guest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GuestConfig {
     pub(crate) host: u8,
@@ -47,13 +47,13 @@ pub(crate) struct GuestConfig {
     pub(crate) modules: usize,
     /// The folder with all modules of this kernel, on the real root.
     pub(crate) module_tree: PathBuf,
-    /// Folders in which writes last.
+    /// Folders in which writes are kept.
     pub(crate) writable: Vec<PathBuf>,
     pub(crate) impairment: Impairment,
     pub(crate) ports: u8,
 }
 
-/// What the probe writes to the console.
+/// The probe's line on the console.
 pub(crate) const PROBE_ANSWER: &str = "netacc-lab: the kernel is up";
 
 /// The tag of the root's export, and of those of writable folders.

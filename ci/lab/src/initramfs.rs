@@ -12,13 +12,13 @@ const FILE: u32 = 0o100_755;
 const FOLDER: u32 = 0o040_755;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
-/// Where the configuration of the guest is, inside.
+/// The path of the guest's configuration, inside.
 pub(crate) const CONFIG: &str = "/lab.json";
 
-/// Where `netacc` is, inside.
+/// The path of `netacc`, inside.
 pub(crate) const INIT: &str = "/netacc";
 
-/// Where the modules are, inside; named by their position in the order of loading.
+/// The folder of the modules, inside; each is named by its position in the order of loading.
 pub(crate) const MODULES: &str = "/modules";
 
 /// Writes the archive to `to`.
@@ -44,7 +44,7 @@ pub(crate) fn write(to: &Path, program: &Path, modules: &[PathBuf], config: &[u8
     write(archive.finish())
 }
 
-/// The libraries that the dynamic linker takes for `program`, and the linker itself.
+/// The libraries that the dynamic linker loads for `program`, and the linker itself.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>, LabError> {
     let listing = output(Command::new("ldd").arg(program))?;
     Ok(parse_ldd(&String::from_utf8_lossy(&listing)))
@@ -68,7 +68,7 @@ fn decompressed(module: &Path) -> Result<Vec<u8>, LabError> {
     output(Command::new(tool).args(["-d", "-c"]).arg(module))
 }
 
-/// A cpio archive in the format that the kernel calls newc.
+/// A cpio archive in the kernel's format newc.
 struct Archive<W> {
     out: W,
     inode: u32,

@@ -29,7 +29,7 @@ pub(crate) struct DeviceArgs {
     pub(crate) erdma: ErdmaArgs,
 }
 
-/// What to make.
+/// The plan of a lab.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) hosts: u8,
@@ -46,7 +46,7 @@ pub(crate) struct Plan {
     pub(crate) tied: bool,
 }
 
-/// A lab that this process started. Dropped: its machines are killed and its folder removed.
+/// A lab that this process started. Drop kills its machines and removes its folder.
 #[derive(Debug)]
 pub(crate) struct Lab {
     pub(crate) folder: LabFolder,
@@ -68,7 +68,7 @@ impl Lab {
         let emulator = emulator(plan.device.rdma, provision)?;
         let accel = probe::choose(plan.accel, provision, &kernel, &emulator)?;
         if !folder.is_alive() {
-            // Its machines may have gone without it.
+            // Its machines may have ended without it.
             erdma::end(&folder);
         }
         folder.create()?;
@@ -149,7 +149,7 @@ impl Lab {
         Ok(self.record.clone())
     }
 
-    /// Switches the machines off, so that all that was written is there.
+    /// Switches the machines off in order, so that all written data is kept.
     pub(crate) fn stop(mut self) {
         for machine in &mut self.machines {
             machine.switch_off(GRACE);

@@ -1,22 +1,23 @@
 //! `netacc lab`: small virtual machines with real RDMA devices in software, on any machine.
 //!
-//! A host of the lab is the distribution's own kernel under QEMU, with this machine's file system inside: the programs,
-//! libraries and builds that are here run there. SoftRoCE (`rdma_rxe`), soft-iWARP (`siw`) or the driver of an emulated
-//! eRDMA function (`erdma`) is loaded in it, so no module is ever loaded into this machine unless `--where host` asks for it.
+//! A host of the lab is the distribution's own kernel under QEMU, with this machine's file system inside: this
+//! machine's programs, libraries and builds run there. SoftRoCE (`rdma_rxe`), soft-iWARP (`siw`) or the driver of an
+//! emulated eRDMA function (`erdma`) is loaded in it, so no module is ever loaded into this machine unless `--where
+//! host` asks for it.
 //!
-//! | module | what |
+//! | module | purpose |
 //! | --- | --- |
 //! | [`cli`] | the commands |
-//! | `provision`, `drivers`, `emulator` | kernel, modules and QEMU: found or fetched |
+//! | `provision`, `drivers`, `emulator` | kernel, modules and QEMU: found or downloaded |
 //! | `erdma` | the process with the emulated eRDMA functions |
 //! | `machine`, `qemu`, `initramfs` | one QEMU |
 //! | `accel`, `probe` | KVM or software emulation |
-//! | `state`, `lab` | the machines of a lab, and where they are written down |
+//! | `state`, `lab` | the machines of a lab, and the record of them |
 //! | `wire`, `client`, [`guest`] | running commands inside, over virtio serial ports |
 //! | `setup`, `local` | links and RDMA devices, in a guest or on this machine |
 //!
-//! Invariants: the file systems of this machine are read-only inside but for the folders given with `--rw`; everything
-//! of a lab (sockets, consoles) is in a folder that only its user can enter; nothing listens on a network.
+//! Invariants: the file systems of this machine are read-only inside, except for the folders given with `--rw`; all
+//! files of a lab (sockets, consoles) are in a folder that only its user can enter; no process listens on a network.
 
 mod accel;
 pub mod cli;

@@ -1,4 +1,4 @@
-//! This machine's own SoftRoCE instead of a guest's: quicker, where the kernel has it and we may use it.
+//! This machine's own SoftRoCE instead of a guest's: faster, where the kernel has it and the user may use it.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +9,7 @@ use nix::unistd::geteuid;
 use crate::error::LabError;
 use crate::setup::{self, addresses, Impairment, Rdma};
 
-/// Can it be used here? If not, why.
+/// Whether it can be used here; if not, the reason.
 pub(crate) fn obstacle(rdma: Rdma) -> Option<String> {
     let (_, kind) = rdma.names()?;
     let module = rdma.module();
@@ -25,7 +25,7 @@ pub(crate) fn obstacle(rdma: Rdma) -> Option<String> {
     None
 }
 
-/// Makes an interface with an RDMA device, runs the command, and takes both away again.
+/// Makes an interface with an RDMA device, runs the command, and removes both again.
 pub(crate) fn run(rdma: Rdma, argv: &[OsString]) -> Result<u8, LabError> {
     if let Some(why) = obstacle(rdma) {
         return Err(LabError::Missing { what: format!("--where host: {why}"), fix: "use --where vm".into() });
@@ -58,13 +58,13 @@ pub(crate) fn shell_status(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }
 
-/// What was made, for as long as it is to be there.
+/// The interface and the device. Drop removes them.
 struct Devices(Rdma);
 
 impl Devices {
     fn make(rdma: Rdma) -> Result<Devices, LabError> {
         setup::veth()?;
-        // From here on there is something to take away.
+        // From here on there is something to remove.
         let devices = Devices(rdma);
         setup::interface(1, &Impairment::default())?;
         setup::rdma(rdma, None)?;

@@ -19,7 +19,7 @@ use crate::qemu::{escaped, export, qemu, socket, spawn, Hardware};
 use crate::setup::Rdma;
 use crate::state::{HostFiles, PORTS};
 
-/// What leads to the root file system.
+/// The modules that lead to the root file system.
 const ROOT_MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
 /// How long QEMU may take to end once it has closed a port.
@@ -66,17 +66,17 @@ impl Machine {
                 escaped(&files.link()),
                 escaped(&peer.link())
             )),
-            // A card with nobody at the other end: the driver wants one with the function's address.
+            // A card with nothing at the other end: the driver needs one with the function's address.
             None => with_function.then(|| "hubport,id=net0,hubid=0".into()),
         };
         if let Some(ends) = ends {
             command.args(["-netdev", &ends]);
-            // Nothing is booted from the network.
+            // No network boot.
             let card = format!("virtio-net-pci,netdev=net0,mac={},romfile=", mac(files.host));
             command.args(["-device", &card]);
         }
         if with_function {
-            // Below a port of its own, as on a machine where it comes and goes.
+            // Below a port of its own, as on a machine with hot plugging.
             command.args(["-device", "pcie-root-port,id=function-port,slot=1"]);
             let socket = serde_json::json!({"type": "unix", "path": files.function()});
             let function = serde_json::json!({"driver": "vfio-user-pci", "bus": "function-port", "socket": socket});
@@ -132,14 +132,14 @@ impl Machine {
         let _ = self.child.wait();
     }
 
-    /// Lets it go on without this process.
+    /// Lets it run on without this process.
     pub(crate) fn release(self) {
         drop(self.child);
     }
 
     /// Switches it off in order, or not, if that takes too long.
     pub(crate) fn switch_off(&mut self, grace: Duration) {
-        // If it does not obey there is nothing left to do but the same.
+        // If it does not obey, the caller can only do the same.
         let _ = Session::open(&self.files).and_then(|session| session.power_off(grace));
         self.kill();
     }
@@ -158,7 +158,7 @@ pub(crate) fn switch_off(files: &HostFiles, grace: Duration) -> bool {
     gone_by(files, Instant::now() + grace)
 }
 
-/// Waits until all that this process has started has ended, or until that has taken too long.
+/// Waits until all children of this process have ended, or until that has taken too long.
 pub(crate) fn await_children(grace: Duration) {
     let deadline = Instant::now() + grace;
     while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {

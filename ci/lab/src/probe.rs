@@ -1,7 +1,7 @@
-//! KVM or software emulation: found out by booting.
+//! The choice between KVM and software emulation, by booting a kernel.
 //!
-//! That /dev/kvm is there says little: on machines that are virtual themselves it may be of a kind that no
-//! distribution's kernel boots on.
+//! The presence of /dev/kvm is not enough: on virtual machines it may be of a kind on which no distribution's kernel
+//! boots.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::initramfs;
 use crate::provision::{Kernel, Provision};
 use crate::qemu::{own_program, qemu, spawn, Hardware};
 
-/// A kernel that has not reached its first process by then never will, on hardware.
+/// With hardware support, a kernel that has not reached its first process by then never will.
 const PROBE_TIME: Duration = Duration::from_secs(20);
 
 /// Resolves the choice, and keeps the result until the next boot of this machine.
@@ -38,7 +38,7 @@ pub(crate) fn choose(
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let qemu = output(emulator.command().arg("--version"))?;
     let situation = format!("{}\n{}\n{}", boot.trim(), String::from_utf8_lossy(&qemu).trim(), kernel.version);
-    // Labs of both QEMUs come in turns.
+    // Labs with either QEMU may follow each other, so both results are kept.
     let path = provision.cache.join(match emulator {
         Emulator::Installed => "accel.json",
         Emulator::Unpacked(_) => "accel-unpacked.json",
@@ -68,7 +68,7 @@ fn boots(kernel: &Kernel, emulator: &Emulator) -> Result<bool, LabError> {
     Ok(answered(&console))
 }
 
-/// Boots `kernel` with KVM to a process that only says so.
+/// Boots `kernel` with KVM to a process that only reports this.
 fn boot(kernel: &Kernel, emulator: &Emulator, folder: &Path, console: &Path) -> Result<(), LabError> {
     let initial = folder.join("initramfs");
     let program = own_program()?;

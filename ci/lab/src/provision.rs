@@ -1,7 +1,7 @@
-//! QEMU, the tools and the kernel: found here, or brought here.
+//! QEMU, the tools and the kernel: found, or installed and downloaded.
 //!
 //! Programs are installed as Debian packages, which needs root. The kernel is only unpacked into a cache of the user's:
-//! nothing of this machine's own boot is touched.
+//! this machine's own boot files are not changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ const LIBRARIES: [(&str, &str); 3] =
     [("libibverbs.so.1", "libibverbs1"), ("librdmacm.so.1", "librdmacm1"), ("libibverbs", "ibverbs-providers")];
 const LIBRARY_FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// Finds or makes what a lab needs. One process at a time provisions.
+/// Finds or makes the parts that a lab needs. One process at a time provisions.
 #[derive(Debug)]
 pub(crate) struct Provision {
     pub(crate) cache: PathBuf,
@@ -75,7 +75,7 @@ impl Provision {
         }
     }
 
-    /// May packages be installed and downloaded?
+    /// Whether packages may be installed and downloaded.
     pub(crate) fn may_install(&self) -> bool {
         self.install
     }
@@ -88,7 +88,7 @@ impl Provision {
                 fix: "use an x86-64 machine".into(),
             });
         }
-        // For eRDMA functions the installed QEMU may be too old anyway: `emulator` decides on it.
+        // For eRDMA functions the installed QEMU may be too old anyway: `emulator` chooses one.
         let needed = |name: &str| name != QEMU || rdma != Rdma::Erdma;
         let mut missing: Vec<&str> = PROGRAMS
             .iter()
@@ -209,7 +209,7 @@ fn newest(kernels: Vec<Kernel>) -> Option<Kernel> {
     kernels.into_iter().max_by(|a, b| in_order(&a.version).cmp(&in_order(&b.version)))
 }
 
-/// What versions are ordered by: their numbers, as numbers, and what stands before each.
+/// The sort key of versions: their numbers, as numbers, and the text before each.
 fn in_order(version: &str) -> Vec<(&str, u64)> {
     let mut rest = version;
     let mut parts = Vec::new();
@@ -223,7 +223,7 @@ fn in_order(version: &str) -> Vec<(&str, u64)> {
     parts
 }
 
-/// What the distribution's own kernel package depends on today.
+/// The current dependency of the distribution's own kernel package.
 fn newest_kernel() -> Result<String, LabError> {
     let meta = "linux-image-amd64";
     let listing = output(Command::new("apt-cache").args(["show", "--no-all-versions", meta]))?;
@@ -235,7 +235,7 @@ fn newest_kernel() -> Result<String, LabError> {
     })
 }
 
-/// A command that will run as root: ours, if we are, or sudo's if it asks for no password.
+/// A command that will run as root: directly, if this process is root, or by sudo if that needs no password.
 fn as_root(program: &str) -> Option<Command> {
     find_program(program)?;
     if geteuid().is_root() {
@@ -260,7 +260,7 @@ fn cache_folder() -> Result<PathBuf, LabError> {
     })
 }
 
-/// The modules, in the order of loading, that `wanted` need: as `modules.dep` has them.
+/// The modules that `wanted` need, in the order of loading, according to `modules.dep`.
 pub(crate) fn module_order(kernel: &Kernel, wanted: &[&str]) -> Result<Vec<PathBuf>, LabError> {
     let path = kernel.tree.join("modules.dep");
     let listing = fs::read_to_string(&path).map_err(LabError::file(&path))?;
@@ -278,7 +278,7 @@ fn order<'a>(listing: &'a str, wanted: &[&str]) -> Vec<&'a str> {
         let Some((module, needs)) = listing.lines().find(of).and_then(|line| line.split_once(':')) else {
             continue;
         };
-        // Each line has all that a module needs, directly or not, the last to be loaded first.
+        // Each line has all modules that a module needs, directly or not; the last one is loaded first.
         for module in needs.split_whitespace().rev().chain([module]) {
             if !result.contains(&module) {
                 result.push(module);
@@ -312,7 +312,7 @@ mod tests {
         put("6.12.9+bpo-amd64");
         put("6.9.12-amd64");
         assert_eq!(found().as_deref(), Some("6.12.9+bpo-amd64"));
-        assert!(in_order("99999999999999999999-") < in_order("1"), "a number beyond all bounds is none");
+        assert!(in_order("99999999999999999999-") < in_order("1"), "a number beyond all bounds is no number");
     }
 
     #[test]

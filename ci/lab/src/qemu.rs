@@ -57,7 +57,7 @@ pub(crate) fn qemu(
     });
     command.args(["-smp", &processors(hardware.cpus), "-m", &hardware.memory_mib.to_string()]);
     command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initial);
-    // Mitigations would guard nothing here, and are dear in emulation.
+    // Mitigations would protect nothing here, and are slow in emulation.
     let line = format!(
         "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on rdinit={} -- lab-guest {role}",
         initramfs::INIT
@@ -68,11 +68,11 @@ pub(crate) fn qemu(
     command
 }
 
-/// The processors of a machine, and room for one more that never comes. QEMU takes a machine that can have but one for one
-/// whose memory nobody else looks at, and translates its locked instructions and barriers into plain ones; but a thread of
-/// QEMU's looks at the queues of the virtual Ethernet. There a kick or an interrupt is lost then, now and then, and with it
-/// the network. (QEMU 7.2, accel/tcg/tcg-accel-ops-mttcg.c: `tcg_cpu_init_cflags(cpu, max_cpus > 1)`; the part of it that
-/// later versions repaired is in `tcg_gen_mb`.)
+/// The processors of a machine, and room for one more that is never added. QEMU assumes that no other thread reads the
+/// memory of a machine with at most one processor, and translates its locked instructions and barriers into plain ones.
+/// But a thread of QEMU reads the queues of the virtual Ethernet. Then a kick or an interrupt is lost from time to
+/// time, and the network stops. (QEMU 7.2, accel/tcg/tcg-accel-ops-mttcg.c: `tcg_cpu_init_cflags(cpu, max_cpus > 1)`;
+/// the part of it that later versions repaired is in `tcg_gen_mb`.)
 fn processors(count: u32) -> String {
     format!("{count},maxcpus={}", count.saturating_add(1))
 }
@@ -89,7 +89,7 @@ pub(crate) fn spawn(command: &mut Command, hardware: &Hardware) -> Result<Child,
 
 /// Starts a process of a lab. `tied`: it ends when this thread's process ends, however that ends.
 pub(crate) fn spawn_apart(command: &mut Command, real_time: bool, tied: bool) -> io::Result<Child> {
-    // Ctrl-C is for the lab, which ends its processes itself.
+    // Ctrl-C must reach only the lab, which ends its processes itself.
     command.process_group(0);
     // SAFETY: system calls that touch no other memory, as is allowed between fork and exec.
     unsafe {
@@ -108,9 +108,9 @@ pub(crate) fn spawn_apart(command: &mut Command, real_time: bool, tied: bool) ->
 
 /// Lets this thread run as soon as it wakes up, and those that it starts like any other.
 ///
-/// QEMU's first thread carries the packets. A guest that polls has its processor's thread run without an end, and where
-/// there are no more processors than guests the scheduler leaves the first one waiting until the other's slice is over:
-/// milliseconds in a round trip of half a one.
+/// QEMU's first thread carries the packets. If a guest polls, the thread of its processor never sleeps. On a machine
+/// with no more processors than guests, the scheduler then lets the first thread wait until the other's time slice is
+/// over. That adds milliseconds to a round trip of half a millisecond.
 fn favour_main_loop() -> io::Result<()> {
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,

@@ -14,7 +14,7 @@ use crate::error::{find_program, last_lines, output, LabError};
 pub(crate) enum Rdma {
     /// SoftRoCE, the kernel's rdma_rxe
     Rxe,
-    /// Soft-iWARP, built for the kernel where the distribution leaves it out
+    /// Soft-iWARP, built for the kernel if the distribution lacks it
     Siw,
     /// An emulated eRDMA function on the PCI bus, with its true driver and provider
     Erdma,
@@ -43,7 +43,7 @@ impl Rdma {
     }
 }
 
-/// The driver that the hosts load: what it expects of the function differs.
+/// The driver that the hosts load: each expects a different function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ErdmaDriver {
@@ -54,7 +54,7 @@ pub(crate) enum ErdmaDriver {
 }
 
 impl ErdmaDriver {
-    /// As netacc-erdma has it.
+    /// The name in netacc-erdma.
     pub(crate) fn name(self) -> &'static str {
         match self {
             ErdmaDriver::Upstream => "upstream",
@@ -63,7 +63,7 @@ impl ErdmaDriver {
     }
 }
 
-/// What `tc netem` does to what each host sends on the link.
+/// The effects of `tc netem` on the packets of each host on the link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 pub(crate) struct Impairment {
     /// Lose this share of the packets, each way (as 1% or 0.1%)
@@ -80,19 +80,19 @@ pub(crate) struct Impairment {
 }
 
 impl Impairment {
-    /// As netem has them; nothing for what is not asked for.
+    /// In netem's syntax; nothing for effects that are not requested.
     pub(crate) fn words(&self) -> Vec<&str> {
         let parts = [("loss", &self.loss), ("delay", &self.delay), ("rate", &self.rate)];
         parts.iter().filter_map(|(word, value)| value.as_deref().map(|value| [*word, value])).flatten().collect()
     }
 
-    /// What `tc` is told, if anything.
+    /// The arguments of `tc`, if any.
     fn command(&self) -> Option<Vec<&str>> {
         let netem = || ["qdisc", "add", "dev", INTERFACE, "root", "netem"].into_iter().chain(self.words()).collect();
         (!self.is_none()).then(netem)
     }
 
-    /// The shell command that puts this in place of what a host's interface had before.
+    /// The shell command that replaces the settings of a host's interface by these.
     pub(crate) fn replacement(&self) -> String {
         let discipline = if self.is_none() { "pfifo_fast".into() } else { format!("netem {}", self.words().join(" ")) };
         format!("modprobe sch_netem && tc qdisc replace dev {INTERFACE} root {discipline}")
@@ -108,12 +108,12 @@ impl Impairment {
         us.round() as u64
     }
 
-    /// 0: not bounded.
+    /// 0: no limit.
     pub(crate) fn rate_gbit(&self) -> f64 {
         scaled(self.rate.as_deref(), &[("kbit", 1e-6), ("mbit", 1e-3), ("gbit", 1.0)])
     }
 
-    /// Does it change nothing?
+    /// Whether it changes nothing.
     pub(crate) fn is_none(&self) -> bool {
         self.words().is_empty()
     }
@@ -185,7 +185,7 @@ pub(crate) fn rdma(rdma: Rdma, module: Option<&Path>) -> Result<(), LabError> {
     match (rdma, module) {
         (_, None) => modprobe(rdma.module())?,
         (_, Some(file)) => {
-            // What siw.ko and erdma.ko need; insmod does not look.
+            // Modules that siw.ko and erdma.ko need; insmod does not load them.
             for module in ["libcrc32c", "ib_uverbs", "iw_cm"] {
                 modprobe(module)?;
             }
@@ -211,7 +211,7 @@ fn present(device: &str) -> Result<(), LabError> {
     })
 }
 
-/// Takes away what [`veth`] and [`rdma`] made. Best effort: it is called when something has failed, too.
+/// Removes the devices of [`veth`] and [`rdma`]. Best effort: it is also called after a failure.
 pub(crate) fn remove(rdma: Rdma) {
     if let Some((device, _)) = rdma.names() {
         let _ = run("rdma", &["link", "delete", device]);

@@ -1,4 +1,4 @@
-//! The labs of this user: a folder each, with the machines' sockets and consoles and a record of what they are.
+//! The labs of this user: a folder each, with the machines' sockets and consoles and a record of the machines.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) const MAX_HOSTS: u8 = 2;
 /// How many commands can run in a guest at a time.
 pub(crate) const PORTS: u8 = 8;
 
-/// What is known of a lab.
+/// The record of a lab.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) name: String,
@@ -33,7 +33,7 @@ pub(crate) struct Record {
     pub(crate) boot_ms: u64,
 }
 
-/// What is known of one of its machines.
+/// The record of one of its machines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HostRecord {
     pub(crate) host: u8,
@@ -51,7 +51,7 @@ pub(crate) struct LabFolder {
 }
 
 impl LabFolder {
-    /// Where the lab `name` is, or would be.
+    /// The folder of the lab `name`, which need not exist.
     ///
     /// # Errors
     /// The name is no file name, or the folder above cannot be used safely.
@@ -64,7 +64,7 @@ impl LabFolder {
         Ok(LabFolder { name: name.to_owned(), path: private_root()?.join(name) })
     }
 
-    /// All that exist.
+    /// All existing labs.
     pub(crate) fn all() -> Result<Vec<LabFolder>, LabError> {
         let root = private_root()?;
         let mut names: Vec<String> = fs::read_dir(&root)
@@ -76,7 +76,7 @@ impl LabFolder {
         Ok(names.into_iter().map(|name| LabFolder { path: root.join(&name), name }).collect())
     }
 
-    /// Makes the folder, in place of one that a dead lab left.
+    /// Makes the folder. Replaces one that a dead lab left.
     ///
     /// # Errors
     /// A lab of that name runs.
@@ -88,7 +88,7 @@ impl LabFolder {
         fs::create_dir(&self.path).map_err(LabError::file(&self.path))
     }
 
-    /// Removes the folder of a lab that has ended. What cannot be removed does no harm.
+    /// Removes the folder of a lab that has ended. Files that cannot be removed do no harm.
     pub(crate) fn remove(&self) {
         let _ = fs::remove_dir_all(&self.path);
     }
@@ -98,17 +98,17 @@ impl LabFolder {
         HostFiles { folder: self.path.clone(), host }
     }
 
-    /// Where the process with the eRDMA functions takes commands.
+    /// The control socket of the process with the eRDMA functions.
     pub(crate) fn control(&self) -> PathBuf {
         self.path.join("erdma.control")
     }
 
-    /// What that process has to say.
+    /// The log of that process.
     pub(crate) fn functions_log(&self) -> PathBuf {
         self.path.join("erdma.log")
     }
 
-    /// Does a machine of this lab run?
+    /// Whether a machine of this lab runs.
     pub(crate) fn is_alive(&self) -> bool {
         (1..=MAX_HOSTS).any(|host| self.host(host).is_alive())
     }
@@ -154,7 +154,7 @@ impl HostFiles {
         self.file("console")
     }
 
-    /// What QEMU itself says.
+    /// QEMU's own output.
     pub(crate) fn complaints(&self) -> PathBuf {
         self.file("qemu")
     }
@@ -180,12 +180,12 @@ impl HostFiles {
         self.file(&format!("p{port}.lock"))
     }
 
-    /// Does QEMU run? Its monitor takes connections as long as it does.
+    /// Whether QEMU runs. Its monitor accepts connections as long as it does.
     pub(crate) fn is_alive(&self) -> bool {
         UnixStream::connect(self.monitor()).is_ok()
     }
 
-    /// The last lines of the console, and of what QEMU says.
+    /// The last lines of the console, and of QEMU's own output.
     pub(crate) fn console_tail(&self) -> String {
         let mut text = fs::read(self.console()).unwrap_or_default();
         text.extend(fs::read(self.complaints()).unwrap_or_default());

@@ -22,12 +22,13 @@ pub(crate) fn size() -> (u16, u16) {
     }
 }
 
-/// The terminal passes keys on as they are, until this is dropped.
+/// Switches the terminal to raw mode, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Raw(Termios);
 
 impl Raw {
-    /// `None` if stdin is no terminal. Blocks SIGWINCH in this thread and those that it starts, for who follows the size.
+    /// `None` if stdin is no terminal. Blocks SIGWINCH in this thread and those that it starts, for the thread that
+    /// follows the size.
     pub(crate) fn enter() -> Option<Raw> {
         let before = tcgetattr(io::stdin()).ok()?;
         let mut raw = before.clone();

@@ -1,8 +1,8 @@
-//! What travels over a virtio serial port: framed, in sessions.
+//! The protocol on a virtio serial port: frames, in sessions.
 //!
 //! A port outlives the programs that use it from this side, and one of them may end in the middle of a frame. So a
-//! session begins with enough zeros to complete whatever frame was cut short, each frame carries the random number
-//! of its session, and a reader skips what does not begin with [`MAGIC`].
+//! session begins with enough zeros to complete a frame that was cut short, each frame carries the random number of its
+//! session, and a reader skips bytes that do not begin with [`MAGIC`].
 //!
 //! frame: magic, session (8), kind (1), length (4), payload; integers are little-endian.
 
@@ -16,7 +16,7 @@ const HEADER: usize = 17;
 /// The largest payload.
 pub(crate) const MAX_PAYLOAD: usize = 32 << 10;
 
-/// What a frame is about.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -46,12 +46,12 @@ impl Kind {
     }
 }
 
-/// What a session asks for.
+/// The request of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Is the guest set up?
+    /// Reports whether the guest is set up.
     Report,
-    /// Run a command. Bytes, as nothing says that they are UTF-8.
+    /// Run a command. Bytes, because they need not be UTF-8.
     Run {
         argv: Vec<Vec<u8>>,
         env: Vec<(Vec<u8>, Vec<u8>)>,
@@ -59,18 +59,18 @@ pub(crate) enum Request {
         /// Rows and columns, for a command that gets a terminal.
         terminal: Option<(u16, u16)>,
     },
-    /// Write everything back and switch off. Nothing answers.
+    /// Write all data back and switch off. There is no answer.
     PowerOff,
 }
 
 /// How a session ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// The guest is set up, or why not.
+    /// The guest is set up, or the reason why it is not.
     Report { problem: Option<String> },
     /// The command's status, 128 + the signal that ended it, or 126/127 as shells have them.
     Ended { status: u8 },
-    /// The request could not be understood.
+    /// The request is invalid.
     Refused { why: String },
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn open(port: &mut impl Write, session: u64, request: &Request) -> io
 pub(crate) struct Frames<R> {
     source: R,
     buffer: Vec<u8>,
-    /// Of `buffer`: what has been taken already.
+    /// The part of `buffer` that has been consumed.
     taken: usize,
 }
 
@@ -119,12 +119,12 @@ impl<R: Read> Frames<R> {
         Frames { source, buffer: Vec::new(), taken: 0 }
     }
 
-    /// Where the bytes come from.
+    /// The source of the bytes.
     pub(crate) fn source(&self) -> &R {
         &self.source
     }
 
-    /// Forgets what is unfinished.
+    /// Drops an unfinished frame.
     pub(crate) fn forget(&mut self) {
         self.buffer.clear();
         self.taken = 0;
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// What would break: a client that was killed in the middle of a frame makes a port useless for the next one.
+    /// Breaks if a client that was killed in the middle of a frame made a port useless for the next one.
     #[test]
     fn a_new_session_is_understood_after_a_frame_that_was_cut_anywhere() {
         let old = encode(1, Kind::Stdin, &[b'i'; 1000]);

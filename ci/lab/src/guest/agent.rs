@@ -39,7 +39,7 @@ fn serve() -> Result<(), LabError> {
         .map_err(|error| LabError::Io { operation: AGENT_CONFIG.into(), source: error.into() })?;
     // Commands of the setup are looked up where Debian has them.
     std::env::set_var("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-    // Without ports nobody can be told what went wrong, so these come first.
+    // Without ports no error can be reported, so these come first.
     setup::modprobe("virtio_console")?;
     let problem = set_up(&config).err().map(|error| error.to_string());
     let guest = Arc::new(Guest { config, problem });
@@ -85,7 +85,7 @@ fn name_hosts(hosts: u8) -> Result<(), LabError> {
     let file = Path::new("/etc/hosts");
     let mut text = fs::read_to_string(file).unwrap_or_default();
     for host in 1..=hosts {
-        // A name of its own for IPv6: programs that try that first would not meet those that listen on IPv4 alone.
+        // A name of its own for IPv6: programs that try IPv6 first would not reach those that listen on IPv4 alone.
         let [v4, v6] = setup::addresses(host);
         text.push_str(&format!("\n{v4} {0}\n{v6} {0}-v6", host_name(host)));
     }
@@ -126,9 +126,9 @@ fn find_port(name: &str) -> Result<PathBuf, LabError> {
     Err(LabError::io(format!("port {name}"))(io::ErrorKind::NotFound.into()))
 }
 
-/// A port that, while nobody is at its other end, tells so once and then sleeps until somebody comes.
+/// A port. While its other end is closed, it returns the end of the file once, and then sleeps until a client opens it.
 ///
-/// The kernel says "end of file" and "hang-up" all that time, so only the edge, when the other side opens, helps.
+/// The kernel reports "end of file" and "hang-up" all that time, so only the edge, when the other side opens, helps.
 #[derive(Debug)]
 pub(super) struct Port {
     file: File,

@@ -22,7 +22,7 @@ pub(super) fn run() -> ! {
     only_first_process();
     match start() {
         Ok(agent) => collect_until(agent),
-        // The console is the only place where this can be said; the lab shows its end.
+        // Only the console can show this error; the lab prints the console's last lines.
         Err(error) => println!("netacc-lab: {error}"),
     }
     switch_off()
@@ -34,7 +34,7 @@ pub(super) fn probe() -> ! {
     switch_off()
 }
 
-/// Somebody who types this command on a real machine must not have it switched off.
+/// A user who types this command on a real machine must not have it switched off.
 fn only_first_process() {
     if std::process::id() != 1 {
         eprintln!("netacc lab-guest: this is the first process of a lab's guest, and nothing else");
@@ -71,7 +71,7 @@ fn load(module: &Path) -> Result<(), LabError> {
     }
 }
 
-/// The machine's root below a layer in memory, so that programs can write wherever they are used to.
+/// The machine's root below a layer in memory, so that programs can write wherever they usually do.
 fn enter_root(config: &GuestConfig) -> Result<(), LabError> {
     let lower = Path::new("/lower");
     export(ROOT_TAG, lower, MsFlags::MS_RDONLY, "loose")?;
@@ -92,7 +92,7 @@ fn enter_root(config: &GuestConfig) -> Result<(), LabError> {
     mount_at("shm", "/dev/shm", "tmpfs", MsFlags::empty(), Some("mode=1777"))?;
     mount_at("run", "/run", "tmpfs", MsFlags::empty(), Some("mode=755"))?;
     for (position, folder) in config.writable.iter().enumerate() {
-        // What is being written by both sides is not kept in a cache.
+        // Files that both sides write are not cached.
         export(&writable_tag(position), folder, MsFlags::empty(), "mmap")?;
     }
     let version = config.module_tree.file_name().map(Path::new).unwrap_or(Path::new(""));
@@ -134,7 +134,7 @@ fn collect_until(agent: Pid) {
 
 fn switch_off() -> ! {
     sync();
-    // QEMU runs with -no-reboot, for which this is the end.
+    // QEMU runs with -no-reboot, so it ends here.
     let _ = reboot(RebootMode::RB_AUTOBOOT);
     // Only if the kernel refuses; the end of its first process ends it too.
     std::process::exit(1)

@@ -33,22 +33,22 @@ pub(super) struct Spawn {
     pub(super) terminal: Option<(u16, u16)>,
 }
 
-/// A command whose session goes on. Dropped: killed, with its process group.
+/// A command with an open session. Drop kills it, with its process group.
 #[derive(Debug)]
 pub(super) struct Running {
     session: u64,
     group: Pid,
-    /// The command's input; gone once it is at its end.
+    /// The command's input; `None` after its end.
     input: Option<SyncSender<Vec<u8>>>,
     terminal: Option<File>,
     pump: Option<JoinHandle<()>>,
 }
 
-/// What is left in a pipe when the command has ended is far below this; what still comes is from somebody else.
+/// The rest in a pipe when the command has ended is far below this; further output is from another process.
 const LAST_READS: usize = 64;
 
 impl Running {
-    /// Starts it. What it writes, and in the end its status, goes to `writer`.
+    /// Starts it. Its output, and in the end its status, go to `writer`.
     ///
     /// # Errors
     /// A status as shells have it, and why.
@@ -82,7 +82,7 @@ impl Running {
         self.session
     }
 
-    /// Input for the command; nothing is its end. A peer that sends more than was taken loses the surplus.
+    /// Input for the command; an empty piece is its end. A peer that sends more than was taken loses the surplus.
     pub(super) fn feed(&mut self, bytes: Vec<u8>) {
         if bytes.is_empty() {
             self.input = None;
@@ -115,7 +115,7 @@ impl Drop for Running {
         self.signal(libc::SIGKILL);
         self.input = None;
         if let Some(pump) = self.pump.take() {
-            // It ends when the last output is written, or dropped by a port that nobody listens to.
+            // It ends when the last output is written, or dropped by a port without a client.
             let _ = pump.join();
         }
     }
@@ -160,7 +160,7 @@ fn with_terminal(command: &mut Command, (rows, columns): (u16, u16)) -> io::Resu
     })
 }
 
-/// Writes input to the command, and says after each piece that there may be another.
+/// Writes input to the command, and requests another piece after each.
 fn feed(mut input: File, queue: &Receiver<Vec<u8>>, writer: &Writer, session: u64) {
     while let Ok(bytes) = queue.recv() {
         // A command that does not read to the end is no error; and its terminal is switched to non-blocking.
@@ -184,8 +184,8 @@ fn write_all(input: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes output on until the command has ended, then its status. What it left running keeps its pipes but is not
-/// waited for.
+/// Passes output on until the command has ended, then its status. Processes that it left running keep its pipes but are
+/// not waited for.
 fn pump(mut child: Child, mut outputs: Vec<(Kind, File)>, writer: &Writer, session: u64) {
     let status = (|| -> io::Result<ExitStatus> {
         for (_, output) in &outputs {
@@ -208,7 +208,7 @@ fn pump(mut child: Child, mut outputs: Vec<(Kind, File)>, writer: &Writer, sessi
         Ok(status) => Answer::Ended { status: shell_status(status) },
         Err(error) => Answer::Refused { why: error.to_string() },
     };
-    // Fails only when the port is gone, and with it everybody who could be told.
+    // Fails only when the port is gone, and then there is no client to report it to.
     let _ = send_answer(writer, session, &answer);
 }
 
@@ -225,7 +225,7 @@ fn wait_for_output(outputs: &mut [(Kind, File)], ended: &mut PipeReader) -> io::
     Ok(!last.is_empty())
 }
 
-/// Reads each output at most `reads` times; forgets those at their end.
+/// Reads each output at most `reads` times; removes those at their end.
 fn forward(outputs: &mut Vec<(Kind, File)>, writer: &Writer, session: u64, reads: usize) -> io::Result<()> {
     let mut buffer = vec![0; MAX_PAYLOAD];
     let mut result = Ok(());
@@ -241,7 +241,7 @@ fn forward(outputs: &mut Vec<(Kind, File)>, writer: &Writer, session: u64, reads
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                // A terminal that nobody holds open any more says EIO.
+                // A terminal that no process holds open any more returns EIO.
                 Err(_) => return false,
             }
         }

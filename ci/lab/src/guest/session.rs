@@ -1,7 +1,7 @@
 //! Sessions on one port: a request, a running command, its answer.
 //!
-//! Invariant: a hang-up ends a session only if nobody comes back. The guest's kernel hears of hang-ups and of bytes in
-//! separate queues, so the end of the session before is often seen in the middle of the next one's request, or after it.
+//! Invariant: a hang-up ends a session only if no client comes back. The guest's kernel gets hang-ups and bytes in
+//! separate queues, so the end of a session is often seen in the middle of the next one's request, or after it.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -16,22 +16,22 @@ use super::GuestConfig;
 use crate::setup;
 use crate::wire::{Answer, Frame, Frames, Kind, Request};
 
-/// What the sessions need to know.
+/// The context of the sessions.
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) config: GuestConfig,
-    /// Why the guest is not what it was meant to be.
+    /// The error of the guest's setup.
     pub(super) problem: Option<String>,
 }
 
 /// Requests beyond this are refused.
 const MAX_REQUEST: usize = 8 << 20;
 
-/// After a hang-up: how long the other side may be away. Arbitrary: far above the time by which queues differ, and not
-/// long for somebody who waits for the end of a command that he has given up.
+/// After a hang-up: how long the client may be away. Arbitrary: far above the time by which the queues differ, and a
+/// short wait for a user who has interrupted a command.
 const ABSENCE: Duration = Duration::from_secs(1);
 
-/// A port's other side, which comes and goes.
+/// A port's client, which comes and goes.
 pub(super) trait Peer {
     /// After the end of the file: whether the other side stays away for so long.
     fn stays_away(&self, absence: Duration) -> io::Result<bool>;
@@ -47,7 +47,7 @@ pub(super) fn serve<P: Read + Peer>(guest: &Guest, writer: &Writer, mut frames: 
     loop {
         let Some(frame) = frames.next_frame()? else {
             if frames.source().stays_away(ABSENCE)? {
-                // Nobody is there to see what the command would still do.
+                // There is no client for the command's further output.
                 running = None;
                 request.clear();
                 frames.forget();
@@ -103,7 +103,7 @@ fn answer(guest: &Guest, writer: &Writer, session: u64, request: &[u8]) -> io::R
     }
 }
 
-/// What a command can know about the lab that it runs in.
+/// The variables that describe the lab to a command.
 fn described(guest: &Guest) -> Vec<(OsString, OsString)> {
     let config = &guest.config;
     let peer = if config.hosts == 1 { 1 } else { 3 - config.host };
@@ -148,7 +148,7 @@ mod tests {
 
     enum Step {
         Bytes(Vec<u8>),
-        /// The other side's end is heard of; it is back already, unless this is the last step.
+        /// The client's hang-up arrives; the client is back already, unless this is the last step.
         HangUp,
         /// Nothing comes before a session is answered.
         Answered,
