@@ -83,7 +83,7 @@ def test_a_key_that_is_no_secret(lab: Lab, mode: int) -> None:
     assert seen.reasons["key-missing"] > 0, seen.describe()
     lab.expect_tcp(counters.totals(server), who="server", payload_bytes=payload_bytes)
     lab.dismiss(client)
-    assert f"mode {mode:04o} lets others at it" in log.read_text()
+    assert f"mode {mode:04o} gives others access" in log.read_text()
     assert KEYS["one"] not in log.read_text()
 
 

@@ -99,17 +99,17 @@ impl Session {
             self.stream.set_read_timeout(deadline.map(|_| GLANCE))?;
             self.stream.try_clone()
         };
-        let stream = writing().map_err(LabError::io("talking to a guest"))?;
+        let stream = writing().map_err(LabError::io("communicating with a guest"))?;
         let id = self.id;
         let (taken, may_send) = sync_channel(1);
         if command.terminal.is_some() {
-            follow_size(stream.try_clone().map_err(LabError::io("talking to a guest"))?, id);
+            follow_size(stream.try_clone().map_err(LabError::io("communicating with a guest"))?, id);
         }
         match input {
             Input::Stdin => drop(thread::spawn(move || send_stdin(&stream, id, &may_send))),
             Input::Nothing => {
                 let end = encode(id, Kind::Stdin, &[]);
-                (&stream).write_all(&end).map_err(LabError::io("talking to a guest"))?;
+                (&stream).write_all(&end).map_err(LabError::io("communicating with a guest"))?;
             }
         }
         let mut give_up =
@@ -128,7 +128,7 @@ impl Session {
     }
 
     fn ask(&self, request: &Request) -> Result<(), LabError> {
-        wire::open(&mut &self.stream, self.id, request).map_err(LabError::io("talking to a guest"))
+        wire::open(&mut &self.stream, self.id, request).map_err(LabError::io("communicating with a guest"))
     }
 
     fn converse(
@@ -149,7 +149,7 @@ impl Session {
                 Ok(Some(_)) => continue,
                 Ok(None) => return Err(LabError::io("the guest is gone")(io::ErrorKind::UnexpectedEof.into())),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => continue,
-                Err(error) => return Err(LabError::io("talking to a guest")(error)),
+                Err(error) => return Err(LabError::io("communicating with a guest")(error)),
             };
             let written = match frame.kind {
                 Kind::Stdout => sink.write(OutputKind::Stdout, &frame.payload),
@@ -160,7 +160,7 @@ impl Session {
                 }
                 Kind::Answer => {
                     return serde_json::from_slice(&frame.payload)
-                        .map_err(|error| LabError::io("what a guest said")(error.into()));
+                        .map_err(|error| LabError::io("reading a guest's answer")(error.into()));
                 }
                 _ => Ok(()),
             };
@@ -174,7 +174,7 @@ fn unexpected(answer: &Answer) -> LabError {
         Answer::Refused { why } => why.clone(),
         other => format!("{other:?}"),
     };
-    LabError::io("what a guest said")(io::Error::other(why))
+    LabError::io("reading a guest's answer")(io::Error::other(why))
 }
 
 /// A command for a guest: as it would run here, in this folder and with this environment.

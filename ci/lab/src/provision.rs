@@ -61,7 +61,7 @@ impl Provision {
             Ok(lock) => lock,
             Err((file, _)) => {
                 if !quiet {
-                    eprintln!("netacc lab: waiting for another one that is being prepared");
+                    eprintln!("netacc lab: waiting until another netacc lab is prepared");
                 }
                 Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| LabError::file(&path)(errno.into()))?
             }

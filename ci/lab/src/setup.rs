@@ -207,7 +207,7 @@ fn present(device: &str) -> Result<(), LabError> {
     let complaints = kernel.map(|answer| last_lines(&answer.stdout)).unwrap_or_default();
     Err(LabError::Missing {
         what: format!("the driver has made no device {device}"),
-        fix: format!("the kernel's last complaints:{complaints}"),
+        fix: format!("the kernel's last errors:{complaints}"),
     })
 }
 

@@ -1,18 +1,18 @@
 //! `netacc bench`: the same load over kernel TCP, a Unix socket and each available backend.
 //!
-//! What makes the comparison fair, and is therefore kept in one place ([`rounds`]):
+//! These rules make the comparison fair. They are in one place ([`rounds`]):
 //!
 //! * every path runs the *same* server and load generator with the same settings; a backend path
 //!   only starts both of them through `netacc_run`;
 //! * measurements are interleaved (tcp, unix, a backend, tcp, unix, the backend, ...), and ratios are
 //!   taken within a round, so that a slow minute of the machine hits all paths alike;
-//! * what is reported is the median over the rounds, with the spread of the ratios beside it, and
-//!   every raw run is kept in the JSON;
+//! * the report has the median over the rounds, with the spread of the ratios beside it, and every raw run is kept in
+//!   the JSON;
 //! * a backend's figures count only if the bytes went over its link: `link_share` says how many
 //!   did.
 //!
-//! The load generators of `echo`, `stream` and `connect` are this same binary, started again as
-//! `netacc bench-peer` ([`peer`]): ordinary programs on libc sockets that know nothing of NetACC.
+//! The load generators of `echo`, `stream` and `connect` are this same binary, started again as `netacc bench-peer`
+//! ([`peer`]): ordinary programs on libc sockets without any code for NetACC.
 
 pub mod args;
 mod busy;
@@ -42,9 +42,7 @@ use args::{BenchArgs, BenchCommand};
 
 /// Runs one `netacc bench` command to its end.
 ///
-/// # Errors
-/// Whatever kept the comparison from being complete; [`BenchError::exit_code`] tells usage errors
-/// apart.
+/// # Errors The reason why the comparison is incomplete; [`BenchError::exit_code`] distinguishes usage errors.
 pub fn run(args: BenchArgs) -> Result<(), BenchError> {
     match args.command {
         BenchCommand::Redis(args) => redis::run(&args),

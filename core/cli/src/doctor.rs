@@ -1,6 +1,6 @@
-//! `netacc doctor`: what this machine can do, what stands in the way, and what to do about it.
+//! `netacc doctor`: which backends work on this machine, why the others do not, and how to fix that.
 //!
-//! It looks, opens devices for a moment, and changes nothing. The registry of backends examines the machine.
+//! It opens devices for a moment, and changes nothing. The registry of backends examines the machine.
 
 mod own;
 
@@ -21,14 +21,14 @@ pub struct DoctorArgs {
     /// One JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// The TCP port of a service that other hosts are to reach over RDMA: is its port for links free? (repeatable)
+    /// The TCP port of a service that other hosts reach over RDMA: checks that its port for links is free (repeatable)
     #[arg(long = "port", value_name = "PORT")]
     ports: Vec<u16>,
 }
 
 #[derive(Debug, Serialize)]
 struct Diagnosis {
-    /// Can programs be accelerated here at all?
+    /// Whether programs can be accelerated here at all.
     ok: bool,
     version: &'static str,
     backends: Vec<BackendHealth>,
@@ -49,7 +49,7 @@ impl From<Availability> for BackendHealth {
 }
 
 /// Prints the diagnosis. Succeeds if at least one backend works, our own files are complete, and the configuration does
-/// not say that nothing is to be accelerated.
+/// not switch acceleration off.
 pub fn run(args: &DoctorArgs) -> ExitCode {
     let diagnosis = diagnose(&args.ports);
     if args.json {

@@ -1,14 +1,14 @@
-//! `netacc lat`: the half round trip between two hosts, as ib_write_lat and ib_send_lat measure it: raw on the RDMA
-//! device, through our whole stack, and over kernel TCP, in one run.
+//! `netacc lat`: measures the half round trip between two hosts, as ib_write_lat and ib_send_lat do, in one run: raw on
+//! the RDMA device, through our whole stack, and over kernel TCP.
 //!
 //! One end runs `netacc lat --serve`, the other names its address. Paths:
-//! * `write`: RDMA WRITE, and the other side looks at its memory (ib_write_lat);
-//! * `message`: WRITE WITH IMMEDIATE, and the other side takes the completion: what a message of ours is;
-//! * `send`: SEND into memory of the receive, and the other side takes the completion (ib_send_lat);
+//! * `write`: RDMA WRITE, and the peer polls its memory (ib_write_lat);
+//! * `message`: WRITE WITH IMMEDIATE, and the peer takes the completion, like a message of the protocol;
+//! * `send`: SEND into memory of the receive, and the peer takes the completion (ib_send_lat);
 //! * `stack`: a program with a TCP socket, both ends under `netacc_run`;
 //! * `tcp`: the same program without.
 //!
-//! Of one size, or of all powers of two (`-a`), as a table with or without histograms, or as JSON.
+//! With one size, or with all powers of two (`-a`), as a table with or without histograms, or as JSON.
 
 mod histogram;
 mod measured;
@@ -25,10 +25,10 @@ use netacc_config::Config;
 use crate::bench::{progress_bar, Tools};
 use report::{Path, Report};
 
-/// The largest message, as of perftest's tools.
+/// The largest message, as in perftest's tools.
 const MAX_SIZE: u32 = 8 << 20;
 
-/// Where the server listens for TCP if nothing is said: perftest's own port. Raw links are accepted at the next one.
+/// The server's default TCP port: perftest's own. It accepts raw links on the next one.
 const DEFAULT_PORT: u16 = 18_515;
 
 /// Arguments of `netacc lat`.
@@ -47,7 +47,7 @@ pub struct LatArgs {
     /// Bytes of a message; on raw links in whole words of 8
     #[arg(long, short, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
     size: u32,
-    /// All powers of two from 2 bytes to 8 MiB, as ib_write_lat -a has them
+    /// All powers of two from 2 bytes to 8 MiB, as with ib_write_lat -a
     #[arg(long, short, conflicts_with = "size")]
     all_sizes: bool,
     /// The largest of all sizes
@@ -56,10 +56,10 @@ pub struct LatArgs {
     /// Round trips to measure on each path
     #[arg(long, short = 'n', default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     count: u32,
-    /// Which paths, in this order; all if nothing is said (repeatable)
+    /// Paths to measure, in this order [default: all] (repeatable)
     #[arg(long = "path", value_enum)]
     paths: Vec<PathName>,
-    /// Our address that the device serves, where there are several (default: the one that leads to the server)
+    /// This host's address that the device serves, if there are several (default: the one that leads to the server)
     #[arg(long)]
     from: Option<IpAddr>,
     /// A histogram of each path after the table
@@ -86,7 +86,7 @@ enum PathName {
 
 const ALL: [PathName; 5] = [PathName::Write, PathName::Message, PathName::Send, PathName::Stack, PathName::Tcp];
 
-/// Why a path could not be measured.
+/// The reason why a path could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LatError {
     #[error("{0}")]
@@ -103,11 +103,11 @@ pub(crate) enum LatError {
     Disconnected,
     #[error("no answer for {0} seconds")]
     Silent(u64),
-    #[error("the other side asks for something that makes no sense")]
+    #[error("the peer sent an invalid request")]
     Nonsense,
     #[error("{0}")]
     Tools(&'static str),
-    #[error("what was measured cannot be read: {0}")]
+    #[error("the measurement cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
     #[error("the measuring program ended with {0}")]
     Child(std::process::ExitStatus),
@@ -221,7 +221,7 @@ fn accelerated() -> Result<Command, LatError> {
     let run =
         tools.netacc_run.ok_or(LatError::Tools("netacc_run is neither beside netacc nor in PATH (make build)"))?;
     let mut command = Command::new(run);
-    // What it takes on a link, slower or not.
+    // Keeps the connection on its link, even if that is slower.
     command.env("NACC_PATH_CHOICE", "link").arg(std::env::current_exe()?);
     Ok(command)
 }
@@ -235,7 +235,7 @@ fn serve(args: &LatArgs) -> Result<(), LatError> {
     let _open = child.stdin.take();
     let (config, _) = Config::load();
     let Err(error) = raw::serve(&config, SocketAddr::new(args.address, args.port + 1));
-    // Kernel TCP and the stack can be measured all the same.
+    // Kernel TCP and the stack can still be measured.
     eprintln!("netacc lat: no raw links: {error}");
     child.wait()?;
     Ok(())
@@ -298,10 +298,10 @@ mod tests {
         }
     }
 
-    /// Breaks if a path that does not work kept the run busy with each size.
+    /// Breaks if a path that does not work is tried with each size.
     #[test]
     fn a_path_that_fails_is_not_tried_with_larger_sizes() {
-        // Nobody listens at port 1.
+        // No process listens on port 1.
         let Lat { args } = Lat::parse_from(["lat", "127.0.0.1", "-a", "--path", "tcp", "--json", "--port", "1"]);
         let report: serde_json::Value = serde_json::from_str(&measure_all(&args).json()).expect("as written");
         assert_eq!(report["sizes"].as_array().map(Vec::len), Some(1), "{report}");

@@ -1,9 +1,9 @@
 //! `netacc_run`: starts a program with the library preloaded and the flags in its environment.
 //!
-//! It replaces itself with the program, so process id, exit status, signals and descriptors are the
-//! program's own. It checks its flags strictly (status 2), and nothing else: problems of the
-//! configuration file or of the environment, a library that cannot be found, or a program into which
-//! nothing can be preloaded are told in one line each, and the program starts, on TCP if it must.
+//! It replaces itself with the program, so process id, exit status, signals and descriptors are the program's own. It
+//! checks only its flags strictly (status 2). It reports all other problems in one line each: errors of the
+//! configuration file or of the environment, a library that cannot be found, or a program into which nothing can be
+//! preloaded. The program then starts all the same, on TCP if necessary.
 
 mod args;
 mod elf;
@@ -20,15 +20,15 @@ use nix::errno::Errno;
 
 use args::{Invocation, Request, HELP};
 
-/// Where the library is, when it is not where netacc_run looks by itself.
+/// The library's path, if it is not in the usual places.
 pub const LIBRARY_VARIABLE: &str = "NETACC_PRELOAD";
 
 const USAGE_STATUS: u8 = 2;
 const NOT_EXECUTABLE_STATUS: u8 = 126;
 const NOT_FOUND_STATUS: u8 = 127;
 
-/// Runs netacc_run with these arguments, the program's own name first. Returns an exit status only if
-/// there is no program to become.
+/// Runs netacc_run with these arguments, the program's own name first. Returns an exit status only if it cannot become
+/// the program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     match args::parse(arguments) {
         Ok(Invocation::Help) => {
@@ -61,7 +61,7 @@ fn launch(request: &Request) -> u8 {
     if let Some(obstacle) = &obstacle {
         warn(obstacle);
     }
-    // Into a program that could not even start with it, nothing is preloaded.
+    // A program that could not even start with the library gets no preload.
     if !obstacle.is_some_and(|obstacle| obstacle.is_fatal()) {
         preload(&found.as_deref().map(sanitizer::of).unwrap_or_default());
     }
@@ -76,8 +76,8 @@ fn launch(request: &Request) -> u8 {
     }
 }
 
-/// Turns the flags into the variables that the library reads, and tells what is wrong with the rest of
-/// the configuration, which the library would have no terminal for.
+/// Turns the flags into the variables that the library reads, and reports the problems of the rest of the
+/// configuration, because the library has no terminal for them.
 fn prepare_environment(request: &Request) -> Result<(), u8> {
     let mut loader = Loader::new().default_file().environment(std::env::vars_os());
     if let Some(path) = &request.config_path {
@@ -122,13 +122,13 @@ fn preload(sanitizer: &sanitizer::Sanitizer) {
 fn become_program(request: &Request) -> Errno {
     let arguments = std::iter::once(&request.command).chain(&request.arguments);
     let arguments: Result<Vec<CString>, _> = arguments.map(|argument| CString::new(argument.as_bytes())).collect();
-    // Arguments came from a C string each, so they hold no zero byte.
+    // Each argument came from a C string, so it has no zero byte.
     let Ok(arguments) = arguments else {
         return Errno::EINVAL;
     };
     match arguments.first() {
         None => Errno::ENOENT,
-        // An empty name would be searched for as the directories of PATH themselves.
+        // An empty name would find the directories of PATH themselves.
         Some(command) if command.is_empty() => Errno::ENOENT,
         Some(command) => match nix::unistd::execvp(command, &arguments) {
             Ok(never) => match never {},
@@ -139,11 +139,11 @@ fn become_program(request: &Request) -> Errno {
 
 fn warn(message: &dyn std::fmt::Display) {
     use std::io::Write;
-    // Nobody may be there to read it; that must not keep the program from starting.
+    // Standard error may be closed; that must not prevent the program's start.
     let _ = writeln!(std::io::stderr(), "netacc_run: {message}");
 }
 
-/// A path as a message shows it.
+/// A path in the form of messages.
 fn shown(path: impl AsRef<OsStr>) -> String {
     path.as_ref().to_string_lossy().escape_debug().to_string()
 }

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use clap::Args;
 
-/// Arguments, which are the tools' business.
+/// Arguments, which the tools parse.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct SimArgs {
@@ -23,7 +23,7 @@ pub struct SimArgs {
 /// No interpreter has the tools, or it could not be started.
 const UNAVAILABLE: u8 = 69;
 
-/// Becomes the tools. Returns only if there are none.
+/// Becomes the tools. Returns only if no interpreter has them.
 pub fn run(args: &SimArgs) -> ExitCode {
     let found = interpreters().into_iter().find(|python| has_tools(python));
     let Some(python) = found else {
@@ -38,7 +38,7 @@ pub fn run(args: &SimArgs) -> ExitCode {
     ExitCode::from(UNAVAILABLE)
 }
 
-/// Who may have the tools, most wanted first. One that is named is the only one.
+/// The possible interpreters, the most preferred first. One that is named is the only one.
 fn interpreters() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os("NETACC_PYTHON") {
         return vec![named.into()];
@@ -51,7 +51,7 @@ fn interpreters() -> Vec<PathBuf> {
     found
 }
 
-/// Whether the package is there; its dependencies say for themselves if they are not.
+/// Whether the package is installed; missing dependencies give their own errors.
 fn has_tools(python: &Path) -> bool {
     let look = "import importlib.util as u, sys; sys.exit(u.find_spec('netacc_lab.sim') is None)";
     let asked = Command::new(python).args(["-c", look]).stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -1,4 +1,4 @@
-//! `netacc_ss`: asks an accelerated process what it is doing, and shows it.
+//! `netacc_ss`: queries the state of an accelerated process, and shows it.
 //!
 //! # Protocol
 //! The preload library of process PID listens on the abstract Unix socket `netacc-ss/PID` (type
@@ -6,23 +6,21 @@
 //! and a comma list of sections or `all`, and reads one JSON document, a
 //! [`netacc_config::stats::Snapshot`], until end of file. Then the connection is over.
 //!
-//! What the library has to see to:
-//! - the socket is close-on-exec and belongs to the process that listens: the child of a fork closes the
-//!   parent's and opens its own, because SO_PEERCRED at the client names whoever called `listen`;
+//! The library's duties:
+//! - the socket is close-on-exec and belongs to the process that listens: the child of a fork closes the parent's and
+//!   opens its own, because SO_PEERCRED at the client names the process that called `listen`;
 //! - a child that is between fork and exec holds the socket too, so a process that has just replaced its
 //!   program (same PID, same name) may find the name taken for a moment: it tries again, later;
-//! - it answers nobody but root and its own effective user (SO_PEERCRED of the connection);
-//! - it reads at most one short line, waits for it and for a slow reader only a bounded time, and never
-//!   in a thread of the program that has something else to do;
-//! - an answer is complete or not there at all: half a document is an error here.
+//! - it answers only root and its own effective user (SO_PEERCRED of the connection);
+//! - it reads at most one short line, waits for it and for a slow reader only a bounded time, and never in a thread of
+//!   the program;
+//! - an answer is complete or missing: half a document is an error here.
 //!
-//! What the client sees to: the listener is process PID and of the user's own (anyone may take an abstract
-//! name), the answer ends within 2 seconds and 64 MiB, and nothing in it
-//! reaches the terminal as a control character.
+//! The client checks that the listener is process PID and belongs to the user (any process may take an abstract name),
+//! and that the answer ends within 2 seconds and 64 MiB. No control character of the answer reaches the terminal.
 //!
-//! # Exit status
-//! 0 shown; 1 no such process; 2 wrong usage; 3 the process is not accelerated; 4 not permitted; 5 it did
-//! not answer, or not as it should.
+//! # Exit status 0 shown; 1 no such process; 2 wrong usage; 3 the process is not accelerated; 4 not permitted; 5 it
+//! sent no answer, or an invalid one.
 
 mod args;
 mod clear;
@@ -78,7 +76,7 @@ fn print(text: &str) -> u8 {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => 0,
-        // `netacc_ss | head` has seen enough.
+        // `netacc_ss | head` closes its end early.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
             eprintln!("netacc_ss: cannot write: {error}");

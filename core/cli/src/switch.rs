@@ -1,9 +1,10 @@
-//! `netacc demote` and `netacc promote`: a running process leaves its links and goes on over plain TCP, or comes back.
+//! `netacc demote` and `netacc promote`: a running process leaves its links and continues over plain TCP, or returns to
+//! links.
 //!
-//! Nothing is closed, lost or repeated; the program does not notice. While a process is demoted its new connections
-//! stay on TCP too.
+//! No connection is closed, and no byte is lost or repeated; the program does not notice. While a process is demoted
+//! its new connections stay on TCP too.
 //!
-//! Exit status as of `netacc_ss`, and 6 if some connections are still on links when the time is over.
+//! Exit status as for `netacc_ss`, and 6 if some connections are still on links when the time is up.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! `netacc bench` as its users see it: structure of the results, clean-up, exit codes. Never speed.
+//! `netacc bench` from its users' point of view: structure of the results, clean-up, exit codes. Never speed.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -28,7 +28,7 @@ fn positive(value: &Value, what: &str) {
     assert!(value.as_f64().is_some_and(|number| number > 0.0), "{what}: {value}");
 }
 
-/// What README, notebooks and CI rely on.
+/// The parts of the format that README, notebooks and CI rely on.
 fn check_paths(paths: &Value, names: &[&str], rounds: usize) {
     let found: Vec<_> = paths.as_object().expect("an object by path").keys().collect();
     assert_eq!(found.len(), names.len(), "{found:?}");
@@ -156,7 +156,7 @@ fn wrong_usage_is_2_and_failure_is_1() {
     assert_eq!(netacc(&["bench", "report", "/dev/null"]).status.code(), Some(1));
 }
 
-/// Would break if a server survived Ctrl-C, or its directory did.
+/// Breaks if a server or its directory survives Ctrl-C.
 #[test]
 fn interrupting_stops_everything() {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -178,7 +178,7 @@ fn interrupting_stops_everything() {
     assert_eq!(fs::read_dir(dir.path()).expect("it is ours").count(), 0, "the directory is removed");
 }
 
-/// Would break without the guard: nobody is left to stop the server when netacc itself is killed.
+/// Breaks without the guard: no process is left to stop the server if netacc itself is killed.
 #[test]
 fn killing_leaves_no_server_behind() {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -211,7 +211,7 @@ fn command_line(dir: &Path) -> Option<String> {
 fn wait_for(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,4 +1,4 @@
-//! netacc_run as its users meet it: the built program, what it starts, and what it says.
+//! netacc_run from its users' point of view: the built program, the programs that it starts, and its messages.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -21,7 +21,7 @@ fn netacc_run() -> Command {
         }
     }
     command.env_remove("LD_PRELOAD").env_remove("NETACC_TOLD");
-    // Not the machine's own file, whatever is in it.
+    // Not the machine's own file, whatever its contents.
     command.env("NETACC_CONF", "/dev/null").env("NETACC_PRELOAD", some_library());
     command
 }
@@ -139,7 +139,7 @@ fn bad_flags_are_one_line_and_status_2() {
     for (arguments, said) in [
         (&["-t", "many", "true"][..], "netacc_run: -t \"many\": not allowed; allowed: an integer from 0 to 1024, 0 for none\n"),
         (&["-A", "3-1", "true"], "netacc_run: -A \"3-1\": not allowed; allowed: CPU numbers below 1024 as 0 | 1-3 | 1,3,4, or empty for no binding\n"),
-        (&["-x", "true"], "netacc_run: invalid option '-x'; netacc_run -h tells more\n"),
+        (&["-x", "true"], "netacc_run: invalid option '-x'; see netacc_run -h\n"),
     ] {
         let (status, stdout, stderr) = run(arguments);
         assert_eq!((status, stdout.as_str(), stderr.as_str()), (Some(2), "", said));
@@ -188,7 +188,8 @@ fn a_program_that_gains_privileges_is_said_to_stay_on_tcp() {
     }
     let dir = tempfile::TempDir::new_in("/var/tmp").expect("a temporary directory");
     let program = dir.path().join("true");
-    // By another process: a child of another test could still have it open for writing, and the kernel not run it.
+    // By another process: a child of another test could still have it open for writing, and then the kernel would not
+    // run it.
     let install = Command::new("install").args(["-m", "4755", "-o", "65534", "/bin/true"]).arg(&program).status();
     assert!(install.is_ok_and(|status| status.success()), "root may");
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("root may");

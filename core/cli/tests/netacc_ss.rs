@@ -1,4 +1,4 @@
-//! netacc_ss as its users meet it: the built program against listeners that the tests play themselves.
+//! netacc_ss from its users' point of view: the built program against listeners of the tests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use netacc_config::stats::{Path, QueuePairStats, Snapshot, SocketStats};
 use netacc_config::Config;
 
-/// The tests share one process id, and so one name to listen at.
+/// The tests share one process id, and so one name of the listener.
 static NAME: Mutex<()> = Mutex::new(());
 
-/// Plays the library in this very process: answers every request with what `answer` writes.
+/// Plays the library in this process: answers every request with the output of `answer`.
 struct Library {
     requests: Receiver<String>,
     stopped: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ impl Library {
             }
             let mut line = String::new();
             let clone = stream.try_clone().expect("a descriptor");
-            // A client that may not ask leaves without a request.
+            // A client without permission leaves without a request.
             if let Ok(1..) = BufReader::new(clone).read_line(&mut line) {
                 let _ = sender.send(line);
                 answer(&mut stream);
@@ -62,7 +62,7 @@ impl Library {
 impl Drop for Library {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Release);
-        // Wakes it; the name has to be free before the next test wants it.
+        // Wakes it; the name has to be free before the next test needs it.
         let _ = UnixStream::connect_addr(&address(std::process::id()));
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -147,7 +147,7 @@ fn help_and_version() {
 
 #[test]
 fn counters_are_what_is_shown_by_default() {
-    // Answers more than it is asked for.
+    // Answers with more sections than requested.
     let library = Library::saying(json());
     let (status, stdout, stderr) = ask_this_process("");
     assert_eq!((status, stderr.as_str()), (Some(0), ""));
@@ -221,7 +221,7 @@ fn no_process_and_no_library_are_told_apart() {
 #[test]
 fn another_process_s_answer_is_not_believed() {
     let victim = sleeper();
-    // Ours, but not the victim: the name alone proves nothing.
+    // A process of this user, but not the right one: the name alone proves nothing.
     let _listener = listen(victim.0.id());
     let (status, stdout, stderr) = ss(&format!("{}", victim.0.id()));
     assert_eq!((status, stdout.as_str()), (Some(4), ""));
@@ -246,17 +246,17 @@ fn another_user_s_process_is_not_asked() {
     let mut command = Command::new(&program);
     let (status, _, stderr) = output(command.args(["-p", &pid.to_string()]).uid(65_534).gid(65_534));
     assert_eq!(status, Some(4));
-    assert_eq!(stderr, format!("netacc_ss: process {pid} belongs to user 0: only that user and root may ask\n"));
+    assert_eq!(stderr, format!("netacc_ss: process {pid} belongs to user 0: only that user and root may query it\n"));
 }
 
 #[test]
 fn a_listener_that_misbehaves_gets_one_line_and_no_patience() {
     let id = std::process::id();
     for (answer, said) in [
-        (&b""[..], "does not answer as it should: EOF while parsing"),
-        (b"{\"version\":1,\"pid\":1", "does not answer as it should: EOF while parsing"),
-        (b"{\"version\":1,\"pid\":1,\"sock\":7}", "does not answer as it should: invalid type"),
-        (b"{\"version\":2,\"pids\":[]}", "answers in version 2, netacc_ss knows version 1"),
+        (&b""[..], "sent an invalid answer: EOF while parsing"),
+        (b"{\"version\":1,\"pid\":1", "sent an invalid answer: EOF while parsing"),
+        (b"{\"version\":1,\"pid\":1,\"sock\":7}", "sent an invalid answer: invalid type"),
+        (b"{\"version\":2,\"pids\":[]}", "answers in version 2, netacc_ss reads version 1"),
     ] {
         let _library = Library::saying(answer);
         let (status, stdout, stderr) = ask_this_process("");
@@ -270,7 +270,7 @@ fn a_listener_that_misbehaves_gets_one_line_and_no_patience() {
     let endless = Library::start(|stream| while stream.write_all(&[b' '; 1 << 16]).is_ok() {});
     let (status, _, stderr) = ask_this_process("");
     assert_eq!(status, Some(5));
-    // Whichever comes first on this machine.
+    // The one that comes first on this machine.
     assert!(stderr.contains("more than 64 MiB") || stderr.contains("within 2 s"), "{stderr}");
     drop(endless);
 
@@ -316,7 +316,7 @@ fn without_a_process_id_those_that_may_be_asked_are_listed() {
 fn clearing_says_what_it_found() {
     let (status, stdout, stderr) = ss("-c");
     assert_eq!((status, stderr.as_str(), stdout.lines().count()), (Some(0), "", 1));
-    // What is there depends on what has crashed on this machine.
+    // The entries depend on which processes have crashed on this machine.
     assert!(stdout.starts_with("nothing left behind ") || stdout.starts_with("cleared "), "{stdout}");
 }
 

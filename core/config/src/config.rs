@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use crate::value::{Backend, CpuList, Expiry, Group, LogLevel, PathPolicy, PollBudget, RdmaProfile, UnseenIoPolicy};
 
-/// Everything that can be set. Obtain one from [`Config::load`] or a [`crate::Loader`]; a default one
-/// is what an empty file gives.
+/// All settings. Obtain a value from [`Config::load`] or a [`crate::Loader`]; the default is the value of an empty
+/// file.
 ///
 /// Serialises as a map from key to value, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// False when a problem of the configuration may hide the wish not to be accelerated. Not a key;
-    /// ask [`Config::acceleration_allowed`], which has the switches in it as well.
+    /// False if a problem of the configuration may hide a setting that switches acceleration off. Not a key; use
+    /// [`Config::acceleration_allowed`], which includes the switches.
     pub accelerate: bool,
     /// Which device carries the links.
     pub backend: Backend,
-    /// What to do about I/O that the library did not see.
+    /// The policy for I/O that the library did not see.
     pub unseen_io: UnseenIoPolicy,
     /// `NACC_KEEP_PRELOAD`: a program that is started with an environment without `LD_PRELOAD` gets the library all the same.
     pub keep_preload: bool,
@@ -25,7 +25,7 @@ pub struct Config {
     pub memory: MemoryConfig,
     /// Links, and the cache of empty ones.
     pub links: LinkConfig,
-    /// Which connections are promoted, and when.
+    /// When connections are promoted.
     pub promotion: PromotionConfig,
     /// Threads, polling and completion queues.
     pub io: IoConfig,
@@ -68,14 +68,14 @@ pub struct LinkConfig {
     pub key_file: Option<PathBuf>,
 }
 
-/// Which connections are promoted, and when.
+/// When connections are promoted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromotionConfig {
     /// `NACC_ENABLE_RDMA_DEFAULT`: whether connections are accelerated at all.
     pub enabled: bool,
     /// `NACC_CONNECT_RDMA_PERCENT`: how many of a hundred connections are.
     pub percent: u32,
-    /// `NACC_CONN_TCP_FIRST`, `-T`: what the process opens stays on TCP until it is asked for.
+    /// `NACC_CONN_TCP_FIRST`, `-T`: connections that the process opens stay on TCP until promotion is requested.
     pub tcp_first: bool,
     /// `NACC_FAST_CONNECT`, `-F`: promote at once; see [`PromotionConfig::threshold`].
     pub fast_connect: bool,
@@ -101,7 +101,7 @@ pub struct IoConfig {
 /// The log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    /// `NACC_LOG_LEVEL`; ask [`LogConfig::effective_level`], which has `debug` in it.
+    /// `NACC_LOG_LEVEL`; use [`LogConfig::effective_level`], which includes `debug`.
     pub level: LogLevel,
     /// `NACC_LOG_PATH`; `None` (empty in the file) is standard error.
     pub path: Option<PathBuf>,
@@ -126,8 +126,8 @@ pub struct VerbsConfig {
 }
 
 impl Config {
-    /// Whether any connection of this process may be promoted: no problem stands against it, it is
-    /// switched on, and there is a device to ask for.
+    /// Whether any connection of this process may be promoted: no problem prevents it, it is switched on, and the
+    /// backend is not `none`.
     pub fn acceleration_allowed(&self) -> bool {
         self.accelerate && self.promotion.enabled && self.promotion.percent > 0 && self.backend != Backend::None
     }
@@ -163,7 +163,7 @@ impl Default for Config {
             accelerate: true,
             backend: Backend::default(),
             unseen_io: UnseenIoPolicy::default(),
-            // nginx, for one, passes on to its new binary only what its configuration names.
+            // nginx, for example, passes only the variables that its configuration names to its new binary.
             keep_preload: true,
             memory: MemoryConfig::default(),
             links: LinkConfig::default(),
@@ -208,7 +208,7 @@ impl Default for PromotionConfig {
             percent: 100,
             tcp_first: false,
             fast_connect: false,
-            // A connection that asks once and closes never pays for a link.
+            // A connection with one request never pays for a link.
             path: PathPolicy::default(),
             after_operations: 2,
         }

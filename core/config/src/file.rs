@@ -2,8 +2,8 @@
 //! comments after `#` or `;`, one byte-order mark, either line ending. There are no escapes and no
 //! continuation lines.
 //!
-//! Written by hand because no maintained parser of such files both gives the line of every value and
-//! goes on after an error; both are needed to tell all problems of a file, one line each.
+//! Written by hand because no maintained parser of such files both gives the line of every value and continues after an
+//! error. Both are needed to report all problems of a file, one line each.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::problem::{Origin, Problem, ProblemKind};
 
-/// A setting as it stands in a file.
+/// A setting of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) line: usize,
@@ -22,10 +22,9 @@ pub(crate) struct Setting {
 /// Arbitrary, and far above any configuration; keeps a wrong path from costing memory and time.
 const FILE_LIMIT: usize = 64 << 10;
 
-/// Reads a file, which may be missing only if it was not asked for.
+/// Reads a file, which may be missing only if it was not requested.
 ///
-/// # Errors
-/// It cannot be read, is no regular file (nor /dev/null, the usual way to ask for none), or is too long.
+/// # Errors It cannot be read, is no regular file (nor /dev/null, the usual name for no file), or is too long.
 pub(crate) fn read(path: &Path, must_exist: bool) -> Result<Vec<u8>, ProblemKind> {
     let metadata = match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {
@@ -46,7 +45,7 @@ pub(crate) fn read(path: &Path, must_exist: bool) -> Result<Vec<u8>, ProblemKind
     Ok(bytes)
 }
 
-/// Takes `bytes` apart. `path` is for the problems only.
+/// Parses `bytes`. `path` is for the problems only.
 pub(crate) fn parse(path: &Path, bytes: &[u8]) -> (Vec<Setting>, Vec<Problem>) {
     let mut settings = Vec::new();
     let mut problems = Vec::new();
@@ -71,7 +70,7 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> (Vec<Setting>, Vec<Problem>) {
                 section = Section::Other;
                 report(None, &format!("[{name}]"), ProblemKind::UnknownSection);
             }
-            // Said once, at the section's own line.
+            // Reported once, at the section's own line.
             (_, Section::Other) => {}
             (Line::Bad { key, text, kind }, _) => report(key, &text, kind),
             (Line::Setting { key, value }, Section::None) => {
@@ -100,7 +99,7 @@ enum Line<'a> {
 }
 
 fn classify(raw: &[u8]) -> Line<'_> {
-    // Before the encoding is looked at: comments are often in another one.
+    // Before the encoding is checked, because comments are often in another one.
     if raw.is_empty() || is_comment(raw) {
         return Line::Nothing;
     }
@@ -190,7 +189,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "f:1: A=\"1\": stands outside a section, ignored; allowed: after the line [netacc]",
+                "f:1: A=\"1\": is outside a section, ignored; allowed: after the line [netacc]",
                 "f:2: [other]: unknown section, ignored with what follows in it; allowed: [netacc]",
                 "f:6: hello: not a setting, ignored; allowed: KEY=value, [netacc], # comment",
                 "f:7: =3: not a setting, ignored; allowed: KEY=value, [netacc], # comment",

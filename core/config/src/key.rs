@@ -1,5 +1,5 @@
-//! The one table of keys: name, flag, what is allowed, and how it reaches the typed configuration.
-//! The file, the environment, netacc_run and netacc_ss all go by it.
+//! The one table of keys: name, flag, allowed values, and place in the typed configuration. The file, the environment,
+//! netacc_run and netacc_ss all use it.
 
 use crate::config::Config;
 use crate::value::{digits, millis_from_number, number_from_millis, ConfigValue, Expiry, LogLevel, PollBudget};
@@ -7,11 +7,11 @@ use crate::value::{digits, millis_from_number, number_from_millis, ConfigValue, 
 /// A key of the file, and the environment variable of the same name.
 #[derive(Debug)]
 pub struct Key {
-    /// As it is written in the file and in the environment.
+    /// The name in the file and in the environment.
     pub name: &'static str,
     /// The flag of netacc_run that sets it.
     pub flag: Option<char>,
-    /// Whether it is one of NetACC's fourteen; the others are ours.
+    /// Whether it is one of NetACC's fourteen keys; the others are this project's.
     pub original: bool,
     /// Whether it can switch acceleration off or make it stricter: when its value cannot be
     /// understood, the program stays on TCP.
@@ -21,8 +21,8 @@ pub struct Key {
 
 #[derive(Debug)]
 enum Kind {
-    /// A decimal integer from `min` to `max`. `set` may refuse some of them; `note` says which, or
-    /// what the numbers mean.
+    /// A decimal integer from `min` to `max`. `set` may refuse some of them; `note` describes which, or the meaning of
+    /// the numbers.
     Int { min: i64, max: i64, note: &'static str, get: fn(&Config) -> i64, set: fn(&mut Config, i64) -> bool },
     /// 0 or 1.
     Switch { get: fn(&Config) -> bool, set: fn(&mut Config, bool) },
@@ -31,7 +31,7 @@ enum Kind {
 }
 
 impl Key {
-    /// What the key takes, in words.
+    /// The key's allowed values, in words.
     pub fn allowed(&self) -> String {
         match &self.kind {
             Kind::Int { min, max, note: "", .. } => format!("an integer from {min} to {max}"),
@@ -43,7 +43,7 @@ impl Key {
         }
     }
 
-    /// The least and the greatest value of a key that takes an integer. Not all between them need be allowed: see
+    /// The least and the greatest value of a key that takes an integer. Some values between them may be refused: see
     /// [`accepts`](Key::accepts).
     pub fn range(&self) -> Option<(i64, i64)> {
         match self.kind {
@@ -62,7 +62,7 @@ impl Key {
         }
     }
 
-    /// Whether the key takes `text`, other keys left aside.
+    /// Whether the key accepts `text`, without regard to other keys.
     pub fn accepts(&self, text: &str) -> bool {
         self.set(&mut Config::default(), text)
     }
@@ -70,8 +70,8 @@ impl Key {
     /// Puts the value that `text` stands for into `config`; false, and nothing changed, when it is
     /// not allowed.
     pub(crate) fn set(&self, config: &mut Config, text: &str) -> bool {
-        // What the file's format cannot carry is refused everywhere, so that every configuration can
-        // be written down.
+        // Values that the file's format cannot represent are refused everywhere, so that every configuration can be
+        // written to a file.
         if text.chars().any(|c| c.is_control() || c == '"') {
             return false;
         }
@@ -98,7 +98,7 @@ pub fn find_key(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// The key that a misspelt name was most likely meant to be.
+/// The most likely key for a misspelt name.
 pub(crate) fn resembling(name: &str) -> Option<&'static str> {
     const LONGEST: usize = 64;
     if name.len() > LONGEST {
@@ -121,8 +121,8 @@ fn integer(text: &str) -> Option<i64> {
 
 /// Every key, NetACC's fourteen first and in the order of its sample file.
 pub static KEYS: &[Key] = &[
-    // The ranges of sizes: from a cache line, which tests use to get many messages, to what a
-    // region may be. NetACC gives none for the first, and only the rule for the second.
+    // The ranges of sizes: from a cache line, which tests use to get many messages, to the largest region. NetACC gives
+    // no range for the first, and only the rule for the second.
     int(
         "NACC_SOR_MSG_SIZE",
         64,
@@ -251,7 +251,7 @@ pub static KEYS: &[Key] = &[
     )
     .flag('A'),
     switch("NACC_CONN_TCP_FIRST", |c| c.promotion.tcp_first, |c, on| c.promotion.tcp_first = on).flag('T'),
-    // Ours from here on.
+    // This project's own keys from here on.
     text(
         "NACC_BACKEND",
         "auto, shm, verbs or none",
@@ -269,7 +269,7 @@ pub static KEYS: &[Key] = &[
     .ours()
     .guards(),
     switch("NACC_KEEP_PRELOAD", |c| c.keep_preload, |c, on| c.keep_preload = on).ours(),
-    // From a page, the least that can be shared, to where a thousand connections take 8 GiB.
+    // From a page, the least that can be shared, to the size at which a thousand connections take 8 GiB.
     int(
         "NACC_RING_SIZE",
         4096,
@@ -304,9 +304,9 @@ pub static KEYS: &[Key] = &[
         |c, text| text.parse().map(|path| c.promotion.path = path).is_ok(),
     )
     .ours(),
-    // The original's flag is a number and does not say which; we know a slow and a fast mode.
+    // The original's flag is a number without a documented meaning; this implementation has a slow and a fast mode.
     switch("NACC_FAST_CONNECT", |c| c.promotion.fast_connect, |c, on| c.promotion.fast_connect = on).flag('F').ours(),
-    // Whole milliseconds, as -P takes them: finer budgets are what -1 finds by itself.
+    // Whole milliseconds, as with -P: -1 finds finer budgets by itself.
     int(
         "NACC_POLL_MS",
         -1,
@@ -323,7 +323,7 @@ pub static KEYS: &[Key] = &[
     .flag('P')
     .note("-1 for adaptive, 0 for never spinning")
     .ours(),
-    // Whether the device has so many is for the device to say.
+    // The device checks whether it has so many.
     int(
         "NACC_COMP_VECTOR",
         0,

@@ -1,4 +1,4 @@
-//! Puts the sources together in their order, and checks the rules that join several keys.
+//! Merges the sources in their order, and checks the rules that relate several keys.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ impl Loader {
         self
     }
 
-    /// Takes one flag of netacc_run. A flag that no key has is passed over.
+    /// Takes one flag of netacc_run. A flag that no key has is ignored.
     pub fn flag(mut self, flag: char, value: impl Into<String>) -> Self {
         self.flags.push((flag, value.into()));
         self
@@ -100,7 +100,7 @@ impl Loader {
 #[derive(Default)]
 struct Merge {
     config: Config,
-    /// Where the value in force of each key of [`KEYS`] came from.
+    /// The origin of the value in force of each key of [`KEYS`].
     origins: [Option<Origin>; KEYS.len()],
     problems: Vec<Problem>,
 }
@@ -132,7 +132,7 @@ impl Merge {
             }
             self.set(origin(setting.line), &setting.key, &setting.value);
         }
-        // A file has its problems told from top to bottom, whichever step found them.
+        // The problems of a file are reported from top to bottom, whichever step found them.
         self.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
     }
 
@@ -167,9 +167,8 @@ impl Merge {
         (self.config, self.problems)
     }
 
-    /// Message size, first region and largest region: each must be the one before it times a power of
-    /// two. One that is not gives way to what it is derived from, and that is a problem unless what
-    /// it is derived from was set by a stronger source.
+    /// Message size, first region and largest region: each must be the one before it times a power of two. One that is
+    /// not is adapted to the one before it. This is a problem unless a stronger source has set that.
     fn check_regions(&mut self) {
         const MSG: &str = "NACC_SOR_MSG_SIZE";
         const MIN: &str = "NACC_RDMA_MR_MIN_INC_SIZE";
@@ -191,14 +190,14 @@ impl Merge {
         }
     }
 
-    /// The original hands data to threads of its own, and more of them may be worth it there. Here there are none to hand
-    /// it to, which whoever has asked for several is to know.
+    /// The original passes data to threads of its own, and more of them may pay off there. This implementation has
+    /// none, and reports that to a user who has set several.
     fn check_threads(&mut self) {
         const NAME: &str = "NACC_SOR_IO_THREADS";
         let threads = self.config.io.threads;
         if let Some(origin) = self.origin(NAME).filter(|_| threads > 1).cloned() {
             let why =
-                "data moves in the program's own threads, and one of NetACC's makes links, however many are asked for";
+                "data moves in the program's own threads, and one of NetACC's makes links, whatever this value is";
             self.problems.push(Problem {
                 origin,
                 key: Some(NAME.to_owned()),

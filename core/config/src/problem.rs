@@ -1,4 +1,4 @@
-//! What was wrong with a setting, in one line that a person can act on.
+//! The problem of a setting, in one line that a person can act on.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use crate::key::KEYS;
 pub enum Origin {
     /// A line of a configuration file; line 0 is the file as a whole.
     File {
-        /// As it was named.
+        /// The path as given.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
@@ -47,13 +47,13 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One setting that could not be used, or not as it stands. [`fmt::Display`] gives one line naming the
-/// place, the key, the value and what is allowed; it never contains a control character.
+/// One setting that could not be used, or not as it stands. [`fmt::Display`] gives one line with the place, the key,
+/// the value and the allowed values; it never contains a control character.
 #[derive(Debug)]
 pub struct Problem {
     /// Where.
     pub origin: Origin,
-    /// The key, known or not, if it got that far.
+    /// The key, known or unknown, if the line has one.
     pub key: Option<String>,
     /// The value as given, or the line that is no setting.
     pub value: Option<String>,
@@ -68,7 +68,7 @@ pub enum ProblemKind {
     /// The value is not one the key takes.
     #[error("not allowed, ignored; allowed: {allowed}")]
     BadValue {
-        /// What the key takes, in words.
+        /// The key's allowed values, in words.
         allowed: String,
     },
     /// Each value is allowed, but not together with another key's.
@@ -76,7 +76,7 @@ pub enum ProblemKind {
     BrokenRule {
         /// The rule, with the other key's value.
         rule: String,
-        /// What is used instead.
+        /// The value that is used instead.
         used: usize,
     },
     /// The value is allowed, and changes nothing.
@@ -94,11 +94,11 @@ pub enum ProblemKind {
         /// The key that it resembles.
         suggestion: Option<&'static str>,
     },
-    /// The section is not `[netacc]`; what is in it is passed over.
+    /// The section is not `[netacc]`; its lines are ignored.
     #[error("unknown section, ignored with what follows in it; allowed: [netacc]")]
     UnknownSection,
     /// The setting stands before any section.
-    #[error("stands outside a section, ignored; allowed: after the line [netacc]")]
+    #[error("is outside a section, ignored; allowed: after the line [netacc]")]
     OutsideSection,
     /// The line is not a section, a setting, a comment or empty.
     #[error("not a setting, ignored; allowed: KEY=value, [netacc], # comment")]
@@ -127,7 +127,7 @@ pub enum ProblemKind {
         /// The limit.
         limit: usize,
     },
-    /// There are more problems than are told.
+    /// There are more problems than are reported.
     #[error("{more} more problems are not shown")]
     TooMany {
         /// How many.
@@ -136,13 +136,13 @@ pub enum ProblemKind {
 }
 
 impl Problem {
-    /// Whether the setting may have been meant to keep the program on TCP, so that going on with
-    /// acceleration could be against its owner's will.
+    /// Whether the setting may have been meant to keep the program on TCP, so that acceleration could be against the
+    /// user's intent.
     pub fn keeps_on_tcp(&self) -> bool {
         match &self.kind {
             ProblemKind::Unreadable(_) | ProblemKind::NotAFile | ProblemKind::TooLong { .. } => true,
             ProblemKind::Repeated { .. } | ProblemKind::BrokenRule { .. } | ProblemKind::NoEffect { .. } => false,
-            // An unknown key that resembles a switch is as good as that switch with a bad value.
+            // An unknown key that resembles a switch counts as that switch with a bad value.
             ProblemKind::UnknownKey { suggestion } => is_guard(*suggestion),
             _ => is_guard(self.key.as_deref()),
         }
@@ -185,8 +185,8 @@ fn all_keys() -> String {
     KEYS.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Text from outside as it may be shown: control characters escaped, and cut at a length that keeps
-/// one problem one line.
+/// Text from outside in a form that is safe to show: control characters escaped, and cut at a length that keeps one
+/// problem on one line.
 struct Printable<'a>(&'a str);
 
 impl fmt::Display for Printable<'_> {

@@ -1,21 +1,22 @@
 //! The file of the pre-shared key (`NACC_PSK_FILE`).
 //!
-//! What others can read is no secret, and what others can write is no key of ours: such a file is refused, and the
-//! program stays on TCP. The file is judged and read through one descriptor, so it cannot be exchanged in between. It is
-//! opened without blocking: a name that has become a FIFO must not stop the program.
+//! A file that other users can read is no secret, and one that they can write is not a key of this user: such a file is
+//! refused, and the program stays on TCP. The file is checked and read through one descriptor, so it cannot be
+//! exchanged in between. It is opened without blocking: a name that has become a FIFO must not stop the program.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The fewest bytes of a key, 128 bits: whoever asks for a link is shown a proof that a shorter one could be guessed from.
+/// The fewest bytes of a key, 128 bits: any process that requests a link receives a proof, from which a shorter key
+/// could be guessed.
 pub const MIN_SECRET_BYTES: usize = 16;
 
-/// The most. Arbitrary: far more than a key has use for.
+/// The most bytes of a key. Arbitrary: far more than a key needs.
 const MAX_SECRET_BYTES: usize = 4096;
 
-/// Why a file is not used as a key.
+/// The reason why a file is not used as a key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
@@ -25,18 +26,18 @@ pub enum SecretError {
     /// It is something else.
     #[error("not a regular file")]
     NotAFile,
-    /// Somebody else could replace it.
+    /// Another user could replace it.
     #[error("belongs to user {0}, neither to this one nor to root")]
     Owner(u32),
-    /// Others have access to it.
-    #[error("mode {0:04o} lets others at it; chmod 600")]
+    /// Other users have access to it.
+    #[error("mode {0:04o} gives others access; chmod 600")]
     Mode(u32),
     /// See [`MIN_SECRET_BYTES`].
-    #[error("{0} bytes; 16 to 4096 are wanted, such as: head -c 32 /dev/urandom | base64")]
+    #[error("{0} bytes; a key has 16 to 4096, such as: head -c 32 /dev/urandom | base64")]
     Length(usize),
 }
 
-/// The key in a file: its bytes, but for one line end at the end. `uid`: the user that this process works as.
+/// The key in a file: its bytes, without one line end at the end. `uid`: this process's user.
 ///
 /// # Errors
 /// It cannot be read, or is no secret of this user's.
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(read_secret(&path, uid).expect("a key"), [KEY, b"\n"].concat(), "only one");
     }
 
-    /// Breaks if a key that others may know, or have put there, were used.
+    /// Breaks if a key is used that other users may have read, or written.
     #[test]
     fn what_others_can_read_or_write_is_refused() {
         for mode in [0o640, 0o604, 0o620, 0o602, 0o610, 0o601] {

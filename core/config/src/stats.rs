@@ -1,8 +1,8 @@
-//! What a running process tells `netacc_ss`: the document that the preload library writes and the
-//! tool reads, shared so that the two cannot drift apart.
+//! The statistics of a running process for `netacc_ss`: the document that the preload library writes and the tool
+//! reads, shared so that the two stay the same.
 //!
-//! Sections that were not asked for are absent. A reader passes over fields that it does not know, and
-//! takes fields that are missing as empty; [`VERSION`] changes only when that would mislead.
+//! Sections that were not requested are absent. A reader ignores unknown fields, and treats missing fields as empty;
+//! [`VERSION`] changes only when that would mislead.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub struct Snapshot {
     /// The device in use, as `NACC_BACKEND` would name it; `none` when there is none.
     #[serde(default)]
     pub backend: String,
-    /// Why the process accelerates nothing at all; empty when it may.
+    /// The reason why the process accelerates nothing at all; empty if it may.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub refused: String,
     /// Problems of the configuration, a line each; with `cfg`.
@@ -55,7 +55,7 @@ pub struct Snapshot {
     pub sock: Option<Vec<SocketStats>>,
 }
 
-/// What came of taking a process's connections off their links, or letting them back.
+/// The result of taking a process's connections off their links, or letting them back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switched {
     /// [`VERSION`].
@@ -104,12 +104,12 @@ pub struct SocketStats {
     pub local: String,
     /// The peer's address; empty when there is none.
     pub remote: String,
-    /// Whether it listens: such a socket has no bytes and needs no reason.
+    /// Whether it is a listener: such a socket has no bytes and needs no reason.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub listening: bool,
-    /// Where its bytes travel now.
+    /// The path of its bytes now.
     pub path: Path,
-    /// Why it is not on a link: a reason code; empty on a link.
+    /// The reason why it is not on a link: a reason code; empty on a link.
     pub reason: String,
     /// Its state, in the library's words.
     pub state: String,
@@ -127,14 +127,15 @@ pub struct SocketStats {
     pub tx_bytes_tcp: u64,
     /// The link that it is on.
     pub qp: Option<u64>,
-    /// How long its peer takes to answer over TCP, in nanoseconds: the median of the latest, of all connections that
-    /// this process has opened to that address. Absent where it is not measured, or not yet.
+    /// The time that its peer takes to answer over TCP, in nanoseconds: the median of the latest answers, of all
+    /// connections that this process has opened to that address. Absent if it is not measured, or not yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_ns_tcp: Option<u64>,
     /// The same on a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_ns_link: Option<u64>,
-    /// How fast bytes go over TCP that nobody answers, in bytes a second: from the median of the latest, as above.
+    /// The throughput of one-way transfers over TCP, in bytes a second: from the median of the latest samples, as
+    /// above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bulk_bytes_per_s_tcp: Option<u64>,
     /// The same on a link.
@@ -142,7 +143,7 @@ pub struct SocketStats {
     pub bulk_bytes_per_s_link: Option<u64>,
 }
 
-/// Where the bytes of a socket travel.
+/// The path of a socket's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Path {

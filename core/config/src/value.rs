@@ -1,5 +1,5 @@
-//! The types of settings that are more than a number: each parses from and prints as the text that
-//! stands in the file, so that `parse(print(x)) == x` for every value.
+//! The types of settings that are more than a number: each parses from and prints as the text in the file, so that
+//! `parse(print(x)) == x` for every value.
 
 use std::fmt;
 use std::io;
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Returned by the parsers here; the caller knows the key and what it allows.
+/// Returned by the parsers here; the caller has the key and its allowed values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an allowed value")]
 pub struct InvalidValue;
 
-/// A setting as it is shown: numbers and switches as integers, the rest as text.
+/// A setting for display: numbers and switches as integers, the rest as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ConfigValue {
@@ -32,7 +32,7 @@ impl fmt::Display for ConfigValue {
     }
 }
 
-/// Which device carries the links (`NACC_BACKEND`).
+/// The device that carries the links (`NACC_BACKEND`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {
@@ -47,7 +47,7 @@ pub enum Backend {
     None,
 }
 
-/// Whose limits an RDMA device is held to (`NACC_VERBS_PROFILE`).
+/// The profile whose limits an RDMA device is narrowed to (`NACC_VERBS_PROFILE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RdmaProfile {
@@ -62,19 +62,19 @@ pub enum RdmaProfile {
     Siw,
     /// NVIDIA ConnectX-4 and later.
     Mlx5,
-    /// What all of them can do.
+    /// The common limits of all of them.
     Portable,
 }
 
-/// What to do about I/O on an accelerated descriptor that the library did not see (`NACC_POLICY`).
+/// The policy for I/O on an accelerated descriptor that the library did not see (`NACC_POLICY`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnseenIoPolicy {
     /// Log it and go on.
     Log,
     /// Log it and put the connection back on TCP.
-    // The default: the only choice that neither stops the program nor goes on with a stream that
-    // somebody else writes to.
+    // The default: the only choice that neither stops the program nor continues a stream that another program writes
+    // to.
     #[default]
     Demote,
     /// Let the next call on the descriptor fail.
@@ -87,7 +87,7 @@ pub enum UnseenIoPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathPolicy {
-    /// By how long answers take on each: where the link is slower, connections stay on TCP.
+    /// By the time of answers on each: where the link is slower, connections stay on TCP.
     #[default]
     Measured,
     /// The link, wherever there can be one.
@@ -195,7 +195,7 @@ impl CpuList {
         &self.cpus
     }
 
-    /// Whether threads are left wherever the kernel puts them.
+    /// Whether the kernel places the threads.
     pub fn is_empty(&self) -> bool {
         self.cpus.is_empty()
     }
@@ -212,7 +212,7 @@ impl FromStr for CpuList {
             Some(cpu) if cpu < i64::from(Self::LIMIT) => Ok(cpu as u32),
             _ => Err(InvalidValue),
         };
-        // A set first, so that a list which repeats itself takes no more memory than one that does not.
+        // A set first, so that a list with repetitions takes no more memory than one without.
         let mut chosen = [false; Self::LIMIT as usize];
         for part in text.split(',') {
             match part.split_once('-') {
@@ -258,8 +258,8 @@ pub enum Group {
 impl Group {
     /// The group's number, or `None` when `/etc/group` has no such name.
     ///
-    /// Groups that only a directory service knows have to be given by number: asking one from inside
-    /// a preloaded library would open sockets of the very program that is being started.
+    /// Groups that only a directory service knows have to be given by number: querying one from inside a preloaded
+    /// library would open sockets in the program that is being started.
     ///
     /// # Errors
     /// `/etc/group` cannot be read.

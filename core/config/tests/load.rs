@@ -1,4 +1,4 @@
-//! The configuration as its users meet it: a file, an environment, flags, and what is said about them.
+//! The configuration from its users' point of view: a file, an environment, flags, and the reported problems.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn the_defaults_are_the_documented_ones() {
         ("NACC_SOR_MSG_SIZE", "16384"),
         ("NACC_RDMA_MR_MIN_INC_SIZE", "16384"),
         ("NACC_RDMA_MR_MAX_INC_SIZE", "8388608"),
-        // Documented as 1. With few connections 0 is the same, and with many it is what makes links of all.
+        // Documented as 1. With few connections 0 is the same, and with many it lets all of them use links.
         ("NACC_SOR_CONN_PER_QP", "0"),
         ("NACC_SOR_IO_THREADS", "1"),
         ("NACC_EMPTY_QP_EXPIRE_MS", "60000"),
@@ -123,7 +123,7 @@ fn flags_win_over_the_environment_and_the_environment_over_the_file() {
     ]);
     let (config, problems) = Loader::new().default_file().environment(environment).flag('t', "4").load();
     assert_eq!(config.io.threads, 4);
-    // More than one thread is no more than one; of the settings that were overruled nothing is said.
+    // Several threads count as one; overruled settings are not reported.
     let [problem] = &problems[..] else { panic!("{problems:?}") };
     assert!(
         problem.to_string().starts_with("-t: NACC_SOR_IO_THREADS=\"4\": without effect: data moves in"),
@@ -223,7 +223,7 @@ fn region_sizes_must_be_powers_of_two_times_what_they_grow_from() {
     assert!(config.acceleration_allowed());
 
     let (config, problems) = load("NACC_SOR_MSG_SIZE=10000\n");
-    assert_eq!(problems, [""; 0], "defaults follow without a word");
+    assert_eq!(problems, [""; 0], "defaults follow silently");
     assert_eq!(sizes(&config), (10_000, 10_000, 5_120_000));
 
     // netacc_run -s beside the sample file.

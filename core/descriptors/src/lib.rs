@@ -1,20 +1,20 @@
-//! Numbers of descriptors in a process that the library shares with a program.
+//! Descriptor numbers in a process that the library shares with a program.
 //!
 //! POSIX gives a program the lowest free number, and programs rely on it: a daemon closes 0, 1, 2 and opens `/dev/null`
 //! three times. So the library keeps its own descriptors at [high numbers](raise). The kernel makes each of them at the
-//! lowest free number, however, which the library therefore *borrows* for some microseconds ([`borrow`]). If another thread of
-//! the program opens a descriptor meanwhile it gets too high a number, and if it closes or replaces the borrowed number
-//! it hits the library's descriptor. Invariants:
+//! lowest free number, however, which the library therefore *borrows* for some microseconds ([`borrow`]). If another
+//! thread of the program opens a descriptor meanwhile, it gets too high a number. If it closes or replaces the borrowed
+//! number, it hits the library's descriptor. Invariants:
 //!
 //! * [`lowest`] makes a call that opens a descriptor, and gives the result the number that it would have without borrowers.
 //! * [`change`] makes a call that closes or replaces a number, while no number is borrowed.
-//! * Nobody waits for longer than [`PATIENCE`]: a borrower or a call may be interrupted by a signal handler for ever. Then the
-//!   number may be too high.
+//! * No thread waits for longer than [`PATIENCE`]: a borrower or a call may be interrupted by a signal handler for
+//!   ever. Then the number may be too high.
 //! * There is no lock that a forked child could find held: a child calls [`after_fork_child`].
 //!
-//! A number may still be too high where nothing is lowered: regular files, because to close a copy would release the program's
-//! locks on the file; streams of the C library (`fopen`, `opendir`, `tmpfile`), and calls by number; descriptors that
-//! `recvmsg` receives.
+//! A number may still be too high where the library does not lower it: regular files, because closing a copy would
+//! release the program's locks on the file; streams of the C library (`fopen`, `opendir`, `tmpfile`), and calls by
+//! number; descriptors that `recvmsg` receives.
 //!
 //! System calls are made by rustix, which calls the kernel and not the C library: an interposed function does not see them, and
 //! errno stays.
@@ -38,11 +38,12 @@ const PATIENCE: Duration = Duration::from_millis(50);
 static BORROWERS: AtomicU64 = AtomicU64::new(0);
 const BEGUN: u64 = 1 << 32;
 
-/// Calls that close or replace numbers, or wait to. While there is one nobody begins to borrow.
+/// Calls that close or replace numbers, or wait to do so. While there is one, no thread begins to borrow.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// How many [`Borrowed`] this thread has. Needs no initialisation and no destructor, so that a signal handler may look.
+    /// How many [`Borrowed`] this thread has. Needs no initialisation and no destructor, so that a signal handler may
+    /// read it.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -115,7 +116,7 @@ impl Change {
     fn begin() -> Change {
         CHANGES.fetch_add(1, Ordering::SeqCst);
         let one = Change(());
-        // Nobody begins to borrow from here on.
+        // No thread begins to borrow from here on.
         await_borrowers();
         one
     }
@@ -191,10 +192,10 @@ impl Opening {
     }
 }
 
-/// Moves `fd`, which nobody knows yet, to the lowest free number from `from` on.
+/// Moves `fd`, which is not published yet, to the lowest free number from `from` on.
 #[cold]
 fn lower(fd: c_int, from: c_int) -> c_int {
-    // To close a copy would release the program's locks on a regular file; see fcntl_locking(2).
+    // Closing a copy would release the program's locks on a regular file; see fcntl_locking(2).
     if is_regular_file(fd) {
         return fd;
     }
@@ -205,7 +206,7 @@ fn lower(fd: c_int, from: c_int) -> c_int {
     })
 }
 
-/// Moves two descriptors, which nobody knows yet, to the two lowest free numbers, the first one to the lower.
+/// Moves two descriptors, which are not published yet, to the two lowest free numbers, the first one to the lower.
 #[cold]
 fn lower_pair(pair: [c_int; 2]) -> [c_int; 2] {
     change(|| {
@@ -235,7 +236,7 @@ fn is_regular_file(fd: c_int) -> bool {
 }
 
 fn close(fd: c_int) {
-    // SAFETY: the callers' own descriptor, which they forget.
+    // SAFETY: the callers' own descriptor, which they do not use again.
     unsafe { io::close(fd) };
 }
 
@@ -275,7 +276,8 @@ impl Wait {
     }
 }
 
-/// Moves a descriptor that was just made to a high number, closed on exec. Where there is no room up there it stays where it is.
+/// Moves a descriptor that was just made to a high number, closed on exec. If there is no free high number, it keeps
+/// its number.
 pub fn raise(fd: OwnedFd) -> OwnedFd {
     raised_copy(fd.as_raw_fd()).unwrap_or(fd)
 }
@@ -285,8 +287,8 @@ pub fn raised_copy(fd: c_int) -> Option<OwnedFd> {
     high_numbers().find_map(|from| io::fcntl_dupfd_cloexec(borrowed(fd), from).ok())
 }
 
-/// Where to look for a free number, the best first. Where there are few, at the very end, so that those of the program, which
-/// come from below, have all the room that is left.
+/// The places to search for a free number, the best first. If there are few numbers, at the very end, so that the
+/// program's numbers, which grow from below, have all the remaining room.
 fn high_numbers() -> impl Iterator<Item = c_int> {
     /// The kernel's table grows to the highest number in use and fork copies it: this bounds both, and few programs hold as
     /// many. Arbitrary.

@@ -18,13 +18,13 @@ impl Drop for End<'_> {
 
 const ROUNDS: u32 = 2000;
 
-/// Opens what the program opens: not closed on exec.
+/// Opens a descriptor as the program does: not closed on exec.
 fn open() -> i32 {
     eventfd(0, EventfdFlags::empty()).expect("an eventfd").into_raw_fd()
 }
 
-/// Breaks if a number is not lowered, or lowered while it is borrowed; if flags get lost; if a number is closed while it is
-/// borrowed: then the borrower raises what is not its own.
+/// Breaks if a number is not lowered, or lowered while it is borrowed; if flags get lost; or if a number is closed
+/// while it is borrowed, because the borrower then raises a descriptor of the program.
 #[test]
 #[expect(unsafe_code, reason = "plain numbers are closed")]
 fn a_program_is_given_the_lowest_numbers() {
@@ -66,7 +66,7 @@ fn a_program_is_given_the_lowest_numbers() {
             let from = first + 3;
             let copy = lowest(from, || fcntl_dupfd_cloexec(copy_of, from).expect("a copy").into_raw_fd());
             assert_eq!(copy, first + 4, "round {round}");
-            // One number more than were opened: the program does not know that it is free.
+            // One number more than were opened: the program may close a free one.
             for fd in first + 1..=first + 5 {
                 // SAFETY: this test's own, or free.
                 change(|| unsafe { libc::close(fd) });

@@ -199,7 +199,7 @@ fn confine(cause: &str) {
         log::append(
             &rt.config,
             LogLevel::Warn,
-            &format!("all connections stay on TCP, because the program asks for {cause}"),
+            &format!("all connections stay on TCP, because of {cause}"),
         );
         stats::tell_at_exit();
         // No thread answers other processes any more.

@@ -50,7 +50,7 @@ pub struct CommonArgs {
     /// Draw the result as an SVG picture
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
-    /// Keep the directory with the logs of all processes, and say where it is
+    /// Keep the directory with the logs of all processes, and print its path
     #[arg(long)]
     pub keep_logs: bool,
     /// Switch the library's spinning off on backend paths (netacc_run -P 0)
@@ -102,7 +102,7 @@ pub struct RedisArgs {
     pub redis_benchmark: PathBuf,
 }
 
-/// How the two ends of `echo` wait for each other.
+/// The way in which the two ends of `echo` wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
     /// Non-blocking sockets, one thread waiting in epoll_wait
@@ -180,7 +180,7 @@ pub struct ReportArgs {
     pub plot: Option<PathBuf>,
 }
 
-/// The largest message or write: keeps a typing error from eating the machine's memory.
+/// The largest message or write, so that a typing error does not use up the machine's memory.
 const MAX_SIZE: u64 = 1 << 30;
 
 /// Reads "512", "4k", "64KiB", "1MiB", "1GiB": powers of 1024, and at most 1 GiB.

@@ -11,8 +11,8 @@ use nix::sys::resource::{getrusage, Usage, UsageWho};
 /// CPU seconds used so far by all threads of a process, threads that have ended included; 0 if it
 /// is gone.
 ///
-/// The scheduler's nanoseconds are taken where the kernel keeps them. They lack the threads that
-/// have ended, which `stat` has, in ticks of 10 ms: whichever is larger is nearer the truth.
+/// The scheduler's nanoseconds are taken where the kernel keeps them. They lack the threads that have ended, which
+/// `stat` has, in ticks of 10 ms: the larger value is closer to the real one.
 pub(crate) fn of_process(pid: u32) -> f64 {
     of_live_threads(pid).unwrap_or(0.0).max(of_stat(pid).unwrap_or(0.0))
 }
@@ -48,8 +48,7 @@ fn of_stat(pid: u32) -> Option<f64> {
     /// USER_HZ: 100 on every Linux architecture that we know of.
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name may hold spaces and parentheses; the fields proper begin after the last
-    // one.
+    // The command's name may contain spaces and parentheses; the other fields begin after the last parenthesis.
     let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(ticks as f64 / TICKS_PER_SECOND)

@@ -1,4 +1,4 @@
-//! What can go wrong in a benchmark, and the exit code that goes with it.
+//! The errors of a benchmark, and their exit codes.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ pub enum BenchError {
     /// A program that the benchmark starts is not installed.
     #[error("{program} not found: {hint}")]
     MissingProgram {
-        /// What was looked for.
+        /// The missing program.
         program: String,
         /// How to get it.
         hint: String,
     },
-    /// A path was asked for that cannot be measured here.
+    /// A requested path cannot be measured here.
     #[error("path {path} cannot be measured: {reason}")]
     PathUnavailable {
         /// The path's name.
@@ -27,24 +27,24 @@ pub enum BenchError {
         /// Why not.
         reason: String,
     },
-    /// A child process ended early or said something unexpected.
+    /// A child process ended early or wrote something unexpected.
     #[error("{name}: {what}{}", tail(.log))]
     Child {
-        /// Which child, on which path.
+        /// The child, and its path.
         name: String,
         /// What it did.
         what: String,
-        /// The end of what it wrote to stderr.
+        /// The end of its stderr.
         log: String,
     },
     /// A child process did not answer in time.
     #[error("{name}: no answer within {} s{}", .after.as_secs_f64(), tail(.log))]
     Timeout {
-        /// Which child, on which path.
+        /// The child, and its path.
         name: String,
-        /// How long was waited.
+        /// The length of the wait.
         after: Duration,
-        /// The end of what it wrote to stderr.
+        /// The end of its stderr.
         log: String,
     },
     /// Output of redis-benchmark that does not look as it should.
@@ -55,21 +55,21 @@ pub enum BenchError {
     ResultFile {
         /// The file.
         file: PathBuf,
-        /// What the parser said.
+        /// The parser's error.
         source: serde_json::Error,
     },
     /// The plot could not be drawn.
     #[error("cannot draw {}: {what}", .file.display())]
     Plot {
-        /// Where it should have gone.
+        /// The plot's path.
         file: PathBuf,
-        /// What the plotting library said.
+        /// The plotting library's error.
         what: String,
     },
     /// An operating system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         what: String,
         /// The error, with its errno.
         source: io::Error,
@@ -77,7 +77,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// 2 for wrong usage, as `clap` has it; 1 for everything else.
+    /// 2 for wrong usage, as in `clap`; 1 for everything else.
     pub fn exit_code(&self) -> u8 {
         match self {
             BenchError::Usage(_) => 2,
@@ -85,7 +85,7 @@ impl BenchError {
         }
     }
 
-    /// For `map_err`: keeps the error and says what was being done.
+    /// For `map_err`: keeps the error and names the operation.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> BenchError {
         let what = what.into();
         move |source| BenchError::Io { what, source }
@@ -96,6 +96,6 @@ fn tail(log: &str) -> String {
     if log.trim().is_empty() {
         String::new()
     } else {
-        format!("\n  its last words:\n    {}", log.trim_end().replace('\n', "\n    "))
+        format!("\n  its last output:\n    {}", log.trim_end().replace('\n', "\n    "))
     }
 }

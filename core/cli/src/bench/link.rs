@@ -1,4 +1,4 @@
-//! Proof that bytes went over the link: what a process under the library says of itself.
+//! Proof that bytes went over the link, from the statistics of a process under the library.
 //!
 //! This is `netacc_ss`'s own protocol: the abstract Unix socket `netacc-ss/<pid>`, one line of
 //! request, one JSON object until end of file. Nothing here fails a benchmark: no answer is
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use netacc_config::stats::Snapshot;
 
-/// Below this share of bytes on the link, a backend path's figures are not the backend's.
+/// Below this share of bytes on the link, a backend path's figures do not count as the backend's.
 pub(crate) const ENOUGH: f64 = 0.9;
 
-/// An answer larger than this is not one.
+/// A larger answer is invalid.
 const MAX_ANSWER_BYTES: u64 = 256 << 20;
 
 /// Payload bytes by the way they took, both directions together.
@@ -37,12 +37,12 @@ impl LinkBytes {
     }
 }
 
-/// What one process said at one moment.
+/// The statistics of one process at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample(Snapshot);
 
 impl Sample {
-    /// Asks a process. `None` if it does not answer: it is not under the library, or it is gone.
+    /// Requests the statistics of a process. `None` if it does not answer: it is not under the library, or it is gone.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Some(Sample(ask(pid)?))
     }
@@ -62,8 +62,7 @@ impl Sample {
         LinkBytes { link: now.link.saturating_sub(then.link), tcp: now.tcp.saturating_sub(then.tcp) }
     }
 
-    /// Why connections were not on the link: "3 peer-not-accelerated", or why there is no link at
-    /// all.
+    /// The reasons why connections were not on the link: "3 peer-not-accelerated", or why there is no link at all.
     pub(crate) fn describe_reasons(&self) -> Vec<String> {
         let refused = Some(&self.0.refused).filter(|refused| !refused.is_empty()).cloned();
         let counted = self.0.reasons.iter().flatten().filter(|(_, count)| **count > 0);
@@ -91,7 +90,7 @@ mod tests {
         Sample(serde_json::from_value(json).expect("a snapshot"))
     }
 
-    /// Would break if open connections were counted twice: the counters of the process have them already.
+    /// Breaks if open connections were counted twice: the counters of the process include them already.
     #[test]
     fn the_counters_of_the_process_have_all_connections() {
         let before = sample(json!({

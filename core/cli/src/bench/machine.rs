@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! The machine on which the figures were measured.
 
 use std::fs;
 use std::time::SystemTime;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::busy;
 
-/// The machine and the moment: figures mean nothing without them.
+/// The machine and the time: figures mean nothing without them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// Model name of the first processor.
@@ -26,7 +26,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads the machine that this runs on. What cannot be read is left empty.
+    /// Reads this machine's properties. Those that cannot be read stay empty.
     pub fn here() -> Self {
         let read = |file| fs::read_to_string(file).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");

@@ -1,7 +1,7 @@
 //! `netacc bench echo|stream|connect`: our own two peers on each path.
 //!
-//! The server is started once per path, the client once per measurement. They talk to us in lines
-//! on standard input and output (see [`super::peer`]).
+//! The server is started once per path, the client once per measurement. They exchange lines with this process on
+//! standard input and output (see [`super::peer`]).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use super::stats::tidy;
 /// How long a peer may take until it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Connections measured by `connect` if nothing is said: few enough for the kernel's ephemeral
-/// ports (28232), of which a closed connection may keep one for a minute.
+/// Connections that `connect` measures by default: few enough for the kernel's ephemeral ports (28232), because a
+/// closed connection may keep its port for a minute.
 const DEFAULT_CONNECTIONS: u64 = 10_000;
 
 /// Runs `netacc bench echo`.
@@ -69,7 +69,7 @@ fn run(common: &CommonArgs, load: LoadArgs, kind: Kind, mut params: Value) -> Re
     rounds::run(&mut load, &stage.launcher, common, params)
 }
 
-/// What both peers are told.
+/// The arguments of both peers.
 #[derive(Debug, Clone, Copy)]
 struct LoadArgs {
     load: LoadName,
@@ -88,7 +88,7 @@ struct OwnLoad<'a> {
 struct Server {
     _proc: Proc,
     pid: u32,
-    /// Where it listens, as the client takes it.
+    /// The address on which it listens, in the client's syntax.
     address: String,
 }
 
@@ -106,7 +106,7 @@ impl Load for OwnLoad<'_> {
     }
 
     fn needs_link(&self) -> bool {
-        // A connection that is closed at once may rightly never see its link.
+        // A connection that is closed at once need not reach its link.
         self.load.load != LoadName::Connect
     }
 
@@ -119,9 +119,9 @@ impl Load for OwnLoad<'_> {
         let mut proc = self.spawn("server", path, &["--listen".into(), listen])?;
         let ready = proc.expect("READY", START_TIMEOUT)?;
         let Some((pid, address)) = ready.split_once(' ') else {
-            return Err(proc.error(format!("is ready in a strange way: '{ready}'")));
+            return Err(proc.error(format!("wrote an invalid READY line: '{ready}'")));
         };
-        let pid = pid.parse().map_err(|_| proc.error(format!("has a strange process id: '{pid}'")))?;
+        let pid = pid.parse().map_err(|_| proc.error(format!("wrote an invalid process id: '{pid}'")))?;
         let address = address.to_owned();
         self.servers.insert(path.clone(), Server { _proc: proc, pid, address });
         Ok(())
@@ -141,7 +141,7 @@ impl Load for OwnLoad<'_> {
 }
 
 impl OwnLoad<'_> {
-    /// What the measured requests carry; warming up carried more.
+    /// The bytes of the measured requests; the warm-up carried more.
     fn least_bytes(&self, requests: u64) -> u64 {
         match self.load.load {
             LoadName::Stream => requests * self.load.size,
@@ -168,15 +168,14 @@ impl OwnLoad<'_> {
         let mut client = self.spawn("client", path, &more)?;
         // Connected and warm: what follows until RESULT is all measured, at both ends.
         let ready = client.expect("READY", self.stage.timeout)?;
-        let pid = ready.parse().map_err(|_| client.error(format!("has a strange process id: '{ready}'")))?;
+        let pid = ready.parse().map_err(|_| client.error(format!("wrote an invalid process id: '{ready}'")))?;
         let server_before = cpu::of_process(server.pid);
         client.say("GO")?;
         let result = client.expect("RESULT", self.stage.timeout)?;
         let server_cpu_s = cpu::of_process(server.pid) - server_before;
         let outcome: Outcome = serde_json::from_str(&result)
-            .map_err(|error| client.error(format!("has a strange result: {error}: '{result}'")))?;
-        // The client keeps its connections open until it is told to go, so nothing is forgotten
-        // yet.
+            .map_err(|error| client.error(format!("wrote an invalid result: {error}: '{result}'")))?;
+        // The client keeps its connections open until the parent ends it, so no counter is lost yet.
         let sample = path.is_backend().then(|| Sample::of(pid).or_else(|| Sample::of(server.pid))).flatten();
         client.say("BYE")?;
         client.finish(self.stage.timeout)?;

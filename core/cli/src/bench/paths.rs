@@ -12,7 +12,7 @@ use netacc_registry::{within_host, Availability};
 use super::args::CommonArgs;
 use super::error::BenchError;
 
-/// The reference path: what ratios are taken to.
+/// The reference path of ratios.
 pub(crate) const REFERENCE: &str = "tcp";
 
 /// One way for the bytes between the two programs.
@@ -36,7 +36,7 @@ impl Path {
         }
     }
 
-    /// Do bytes have to be shown to have gone over a link?
+    /// Whether there must be proof that bytes went over a link.
     pub(crate) fn is_backend(&self) -> bool {
         matches!(self, Path::Backend(_))
     }
@@ -54,8 +54,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Looks beside this executable, as in a build directory; then where `make install` puts
-    /// things.
+    /// Searches beside this executable, as in a build directory, and then in the directories of `make install`.
     pub fn find() -> Self {
         let exe = env::current_exe().unwrap_or_default();
         let here = exe.parent().map(FilePath::to_owned).unwrap_or_default();
@@ -71,7 +70,7 @@ impl Tools {
         }
     }
 
-    /// What a backend path lacks, if anything.
+    /// The missing part of a backend path, if any.
     fn missing(&self) -> Option<&'static str> {
         match self {
             Tools { netacc_run: None, .. } => Some("netacc_run is neither beside netacc nor in PATH (make build)"),
@@ -94,7 +93,7 @@ pub(crate) fn in_path(program: impl AsRef<FilePath>) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(program)).find(|file| executable(file))
 }
 
-/// Starts programs on paths. Knows which paths were chosen, and why others were left out.
+/// Starts programs on paths. Has the list of chosen paths, and the reasons why others were left out.
 #[derive(Debug)]
 pub(crate) struct Launcher {
     /// The chosen paths, in the order in which they are measured.
@@ -108,9 +107,7 @@ pub(crate) struct Launcher {
 impl Launcher {
     /// Chooses the paths.
     ///
-    /// # Errors
-    /// A path that was asked for by name must exist and work. Paths that nobody asked for are only
-    /// skipped.
+    /// # Errors A path that was requested by name must exist and work. Other paths are only skipped.
     pub(crate) fn new(args: &CommonArgs) -> Result<Self, BenchError> {
         let tools = Tools::find();
         let backends = within_host();
@@ -158,7 +155,7 @@ impl Launcher {
     /// front of it on a backend path.
     pub(crate) fn command(&self, path: &Path, program: impl AsRef<OsStr>) -> Command {
         let mut command = guarded();
-        // An accelerated shell must not make the reference fast.
+        // The variables of an accelerated shell must not accelerate the reference.
         if let Some(preload) = env::var_os("LD_PRELOAD") {
             if preload.to_string_lossy().contains("libnetacc-preload") {
                 command.env_remove("LD_PRELOAD");

@@ -1,13 +1,12 @@
 //! `netacc bench-peer`: the two ends of our own loads, as programs of their own.
 //!
-//! These are ordinary, unmodified programs: they use libc's sockets (through `std`, `socket2` and
-//! `nix`) and nothing of NetACC. That is a rule: a crate that makes raw system calls, such as
-//! `rustix`, would go past the preload library, and anything NetACC-specific here would be
-//! measuring something that no real program has.
+//! These are ordinary, unmodified programs: they use libc's sockets (through `std`, `socket2` and `nix`) and nothing of
+//! NetACC. This is a rule: a crate that makes raw system calls, such as `rustix`, would bypass the preload library, and
+//! with NetACC-specific code the load would not be one of a real program.
 //!
-//! Talk with the parent, one line each: the server says `READY <pid> <address>` and then serves
-//! until it is stopped; the client connects, warms up, says `READY <pid>`, begins at `GO`, says
-//! `RESULT <json>`, and keeps its connections open until the next line or the end of its input.
+//! The protocol with the parent, one line for each message: the server writes `READY <pid> <address>` and then serves
+//! until it is stopped. The client connects, warms up, writes `READY <pid>`, begins at `GO`, writes `RESULT <json>`,
+//! and keeps its connections open until the next line or the end of its input.
 
 mod connect;
 mod conversation;
@@ -102,7 +101,7 @@ struct LengthArgs {
     seconds: Option<f64>,
 }
 
-/// What a client measured.
+/// A client's measurements.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) requests: u64,
@@ -113,8 +112,7 @@ pub(crate) struct Outcome {
 
 /// Runs one end.
 ///
-/// # Errors
-/// What the sockets said. The parent shows it together with the rest of stderr.
+/// # Errors Those of the sockets. The parent shows them together with the rest of stderr.
 pub fn run(args: PeerArgs) -> io::Result<()> {
     match args.role {
         Role::Guard { command } => guard(&command),
@@ -135,12 +133,12 @@ pub fn run(args: PeerArgs) -> io::Result<()> {
     }
 }
 
-/// Asks the kernel to end this process when its parent dies, then becomes the program. No server is
-/// left behind even when `netacc bench` is killed outright.
+/// Makes the kernel end this process when its parent dies, then becomes the program. No server is left behind even if
+/// `netacc bench` is killed.
 fn guard(command: &[std::ffi::OsString]) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
     if nix::unistd::getppid().as_raw() == 1 {
-        return Err(io::Error::other("whoever started this is gone already"));
+        return Err(io::Error::other("the parent process is gone already"));
     }
     let (program, args) = command.split_first().expect("clap demands at least one");
     let error = Command::new(program).args(args).exec();
@@ -153,14 +151,14 @@ fn say(line: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-/// The next line of the parent's, or the end of its patience.
+/// The parent's next line, or the end of its input.
 fn listen_to_parent() -> io::Result<String> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     Ok(line.trim_end().to_owned())
 }
 
-/// Tells the parent that all is connected and warm; returns when measuring shall begin.
+/// Reports to the parent that all connections are warm; returns when measuring is to begin.
 fn ready() -> io::Result<()> {
     say(&format!("READY {}", std::process::id()))?;
     match listen_to_parent()?.as_str() {
@@ -169,7 +167,7 @@ fn ready() -> io::Result<()> {
     }
 }
 
-/// Gives the parent the result, and keeps everything as it is until the parent has looked.
+/// Sends the parent the result, and keeps all connections until the parent has read the statistics.
 fn report(tally: &Tally, seconds: f64, cpu_s: f64) -> io::Result<()> {
     let outcome = Outcome { requests: tally.count(), seconds, latency_us: tally.latency(), cpu_s };
     say(&format!("RESULT {}", serde_json::to_string(&outcome)?))?;
@@ -192,7 +190,7 @@ impl Stop {
         }
     }
 
-    /// Shall another request be sent, after so many, now?
+    /// Whether to send another request, after so many, at this time.
     fn goes_on(self, sent: u64, now: Instant) -> bool {
         match self {
             Stop::After(count) => sent < count,
@@ -207,7 +205,7 @@ struct Tally(Histogram<u64>);
 
 impl Tally {
     fn new() -> Self {
-        /// Longer than any timeout within a load; what is longer still counts as this.
+        /// Longer than any timeout within a load; longer values count as this.
         const LONGEST_NS: u64 = 60_000_000_000;
         Tally(Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are constants"))
     }

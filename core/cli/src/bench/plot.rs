@@ -19,7 +19,7 @@ const TITLE_HEIGHT: u32 = 44;
 const FOOTER_HEIGHT: u32 = 26;
 const FONT: &str = "sans-serif";
 
-/// Told apart by people who see few colours, and on paper.
+/// Distinguishable for people who see few colours, and on paper.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0x7f, 0x8c, 0x9b),
     RGBColor(0xe0, 0x9f, 0x3e),
@@ -29,7 +29,7 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0xc4, 0x4e, 0x52),
 ];
 
-/// Can a picture of this name be drawn?
+/// Checks that a picture of this name can be drawn.
 pub(crate) fn check(file: &Path) -> Result<(), BenchError> {
     match file.extension() {
         Some(extension) if extension.eq_ignore_ascii_case("svg") => Ok(()),

@@ -1,9 +1,8 @@
 //! Child processes that never outlive the benchmark.
 //!
-//! Each child leads a process group of its own, so that stopping it takes along whatever it started
-//! and nothing else. Children end when their [`Proc`] is dropped, on an error as much as at the
-//! end; on Ctrl-C, through the register of the living; and, should this process be killed outright,
-//! by the kernel (`peer::guard`).
+//! Each child leads a process group of its own, so that stopping it also stops the processes that it started, and no
+//! others. Children end when their [`Proc`] is dropped, on an error or at the end; on Ctrl-C, through the register of
+//! running children; and by the kernel if this process is killed (`peer::guard`).
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -35,7 +34,7 @@ struct Living {
 static LIVING: Mutex<Living> = Mutex::new(Living { groups: Vec::new(), dirs: Vec::new() });
 
 fn living() -> MutexGuard<'static, Living> {
-    // The lists stay whole wherever a panic may have struck.
+    // The lists stay consistent if a thread panics.
     LIVING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -115,7 +114,7 @@ impl Proc {
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().expect("it is piped");
         let (sender, lines) = mpsc::channel();
-        // Ends with the child: at end of file, or when nobody listens any more.
+        // Ends with the child: at end of file, or when the receiver is dropped.
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines() {
                 let Ok(line) = line else { break };
@@ -127,7 +126,7 @@ impl Proc {
         Ok(Proc { name: name.to_owned(), child, stdin, lines, log })
     }
 
-    /// Has it ended?
+    /// Whether it has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
@@ -195,7 +194,7 @@ impl Proc {
     }
 
     fn ended_early(&mut self) -> BenchError {
-        // Its output is closed, so it is about to end; how it ended is worth a moment's wait.
+        // Its output is closed, so it is about to end. Waits a moment for its exit status.
         let deadline = Instant::now() + Duration::from_millis(200);
         while !self.has_ended() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
@@ -223,7 +222,7 @@ impl Drop for Proc {
                 thread::sleep(Duration::from_millis(2));
             }
         }
-        // Whoever is left, of the child or of what it started.
+        // The remaining processes: the child, or those that it started.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = self.child.wait();
         living().groups.retain(|other| *other != group);
@@ -261,7 +260,7 @@ mod tests {
         assert!(text.contains("exit status: 3") && text.contains("no such thing"), "{text}");
     }
 
-    /// Would break if only the child itself were stopped: the grandchild would go on for a minute.
+    /// Breaks if only the child itself is stopped: the grandchild would run for a minute.
     #[test]
     fn dropping_stops_the_whole_group_and_the_directory_goes() {
         let dir = Workdir::new(false).expect("there is a temporary directory");
@@ -269,7 +268,8 @@ mod tests {
         let mut proc = shell("sleep 60 & echo $!; wait", dir.path());
         let grandchild = proc.line(GRACE).expect("it names it");
         drop(proc);
-        // Gone, or a zombie that its new parent has yet to reap: soon, as who is killed ends when it runs next.
+        // Gone, or a zombie that its new parent has yet to reap. This takes little time, because a killed process ends
+        // when it runs next.
         let stat = || fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_else(|_| "0 (sleep) Z".into());
         let begun = Instant::now();
         while !stat().contains(") Z") {

@@ -28,7 +28,7 @@ use super::stats::tidy;
 /// How long a server may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Requests of the first, unmeasured run on a path, which also tells how fast the path is.
+/// Requests of the first, unmeasured run on a path, which also shows how fast the path is.
 const WARM_UP_REQUESTS: u64 = 20_000;
 
 /// How often another port is tried when the chosen one is taken in the moment between choosing and
@@ -77,9 +77,9 @@ struct RedisLoad<'a> {
 
 struct Server {
     _proc: Proc,
-    /// As Redis itself says: whatever was between us and it.
+    /// As Redis itself reports, whatever was between this process and it.
     pid: u32,
-    /// How redis-benchmark is told to reach it.
+    /// The options by which redis-benchmark reaches it.
     target: Vec<String>,
 }
 
@@ -121,8 +121,8 @@ impl Load for RedisLoad<'_> {
             Length::Seconds(_) => WARM_UP_REQUESTS,
         };
         if test != "set" {
-            // Reading keys that are not there would measure answers of five bytes. Of random keys,
-            // three requests a key leave out one in twenty.
+            // Reading missing keys would measure answers of five bytes. With three requests for each random key, one
+            // key in twenty is missing.
             self.benchmark("set", path, requests.max(self.args.keyspace.unwrap_or(0).saturating_mul(3)))?.finish()?;
         }
         let result = self.benchmark(test, path, requests)?.finish()?;
@@ -163,11 +163,11 @@ impl Load for RedisLoad<'_> {
 }
 
 impl RedisLoad<'_> {
-    /// What the requests carry at least, of what we know.
+    /// The least number of bytes that the requests carry.
     fn least_bytes(&self, test: &str, requests: u64) -> u64 {
         match test {
             "set" => requests * self.args.size,
-            // Random keys may not be there.
+            // Random keys may be missing.
             "get" if self.args.keyspace.is_none() => requests * self.args.size,
             _ => 0,
         }
@@ -239,7 +239,7 @@ struct Benchmark {
     proc: Proc,
     test: String,
     timeout: Duration,
-    /// Where its output is kept, for those who want the logs.
+    /// The path of its output, for --keep.
     record: PathBuf,
 }
 
@@ -252,7 +252,7 @@ impl Benchmark {
         let mut tests = redis_output::parse(lines.iter().map(String::as_str))?;
         match tests.len() {
             1 => Ok(tests.remove(0)),
-            0 => Err(BenchError::Usage(format!("redis-benchmark knows no test '{}'", self.test))),
+            0 => Err(BenchError::Usage(format!("redis-benchmark has no test '{}'", self.test))),
             _ => {
                 let names: Vec<_> = tests.iter().map(|test| test.name.as_str()).collect();
                 let (test, names) = (&self.test, names.join(", "));
@@ -268,8 +268,7 @@ fn free_port() -> Result<u16, BenchError> {
     let start = 20_000 + (std::process::id() % 12_000) as u16;
     (start..32_000)
         .chain(20_000..start)
-        // Nobody else may be given the same port twice in a row: start at a different place each
-        // time.
+        // Starts at a different place each time, so that two processes do not choose the same port.
         .skip(NEXT_PORT.fetch_add(7, std::sync::atomic::Ordering::Relaxed))
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .ok_or_else(|| BenchError::Io {
@@ -280,7 +279,7 @@ fn free_port() -> Result<u16, BenchError> {
 
 static NEXT_PORT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-/// Asks a server for its process id, which also shows that it is ready.
+/// Requests a server's process id, which also shows that it is ready.
 fn process_id(mut stream: impl Read + Write) -> std::io::Result<u32> {
     stream.write_all(b"INFO server\r\n")?;
     let mut answer = Vec::new();

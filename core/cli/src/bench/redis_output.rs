@@ -1,9 +1,9 @@
-//! Reads what redis-benchmark prints (6.2 and later, without `--csv` or `-q`).
+//! Reads the output of redis-benchmark (6.2 and later, without `--csv` or `-q`).
 //!
-//! The CSV has no 99.9th percentile, so the full output is read. Its "latency by percentile
-//! distribution" and "cumulative distribution" are two samplings of one histogram; together they
-//! bracket any percentile, which is then interpolated. redis-benchmark's own histogram resolves
-//! about 8 µs near 1 ms (4 µs to 8 µs below), and figures finer than that are not in it.
+//! The CSV has no 99.9th percentile, so the full output is read. Its "latency by percentile distribution" and
+//! "cumulative distribution" are two samplings of one histogram; together they bracket any percentile, which is then
+//! interpolated. redis-benchmark's own histogram resolves about 8 µs near 1 ms (4 µs to 8 µs below), and its output has
+//! no finer figures.
 
 use super::error::BenchError;
 use super::result::Latency;
@@ -20,12 +20,11 @@ pub(crate) struct RedisTest {
 
 /// All tests in the output.
 ///
-/// # Errors
-/// A test of which a figure is missing.
+/// # Errors A test lacks a figure.
 pub(crate) fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<RedisTest>, BenchError> {
     let mut sections: Vec<Section> = Vec::new();
     for line in lines {
-        // Progress is painted over itself with carriage returns; what counts is what stays.
+        // Progress overwrites itself with carriage returns; only the last text counts.
         let line = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default().trim();
         if let Some(name) = heading(line) {
             sections.push(Section { name: name.to_owned(), ..Section::default() });
@@ -36,7 +35,7 @@ pub(crate) fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<
     sections.into_iter().map(Section::finish).collect()
 }
 
-/// What has been read of one test.
+/// The figures of one test so far.
 #[derive(Debug, Default)]
 struct Section {
     name: String,
@@ -121,8 +120,7 @@ fn percentile(points: &[(u64, f64)], share: f64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// `redis-benchmark -c 100 -n 20000 -d 512 -t set,get --precision 3`, standard output as it
-    /// came.
+    /// `redis-benchmark -c 100 -n 20000 -d 512 -t set,get --precision 3`, unchanged standard output.
     const OUTPUT: &str = include_str!("../../tests/fixtures/redis-benchmark-7.0.15-set-get.txt");
 
     #[test]

@@ -1,4 +1,4 @@
-//! Where results go: table, JSON, plot; and `netacc bench report`, which does it again from files.
+//! The outputs of a result: table, JSON, plot; and `netacc bench report`, which makes them from files.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -42,7 +42,7 @@ fn read(file: &Path) -> Result<Report, BenchError> {
     serde_json::from_str(&text).map_err(|source| BenchError::ResultFile { file: file.to_owned(), source })
 }
 
-/// Finds out before the measurements, and not after them, that a result cannot be written.
+/// Checks before the measurements, not after them, that a result can be written.
 pub(crate) fn check_outputs(args: &CommonArgs) -> Result<(), BenchError> {
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
     for file in [&args.json, &args.plot].into_iter().flatten() {
@@ -57,8 +57,7 @@ pub(crate) fn check_outputs(args: &CommonArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Gives out a result as the arguments say. With `--json -` nothing but the object goes to standard
-/// output.
+/// Writes a result according to the arguments. With `--json -` only the object goes to standard output.
 pub(crate) fn give_out(report: &Report, args: &CommonArgs) -> Result<(), BenchError> {
     let table = table::render(report);
     let json_to_stdout = args.json.as_deref().is_some_and(|file| file.as_os_str() == STANDARD);
@@ -66,7 +65,7 @@ pub(crate) fn give_out(report: &Report, args: &CommonArgs) -> Result<(), BenchEr
         eprint!("{table}");
     } else {
         print!("{table}");
-        // Warnings are in the table; whoever has sent that away must still see them.
+        // Warnings are in the table; a user who has redirected that must still see them.
         report.warnings.iter().for_each(|warning| eprintln!("netacc bench: WARNING: {warning}"));
     }
     if let Some(file) = &args.json {

@@ -1,4 +1,4 @@
-//! The result of a benchmark, as it stands in the JSON.
+//! The result of a benchmark, in the form of its JSON.
 //!
 //! Others read this format (README, notebooks, CI): fields may be added, but keep their names and
 //! meaning.
@@ -17,11 +17,11 @@ use super::stats::{median, ratio, tidy, Ratio};
 pub struct Report {
     /// The load: redis, echo, stream or connect.
     pub bench: String,
-    /// What was measured, of the tests: only redis has more than one.
+    /// The measured tests: only redis has more than one.
     pub test: String,
     /// The command's settings.
     pub params: Value,
-    /// Where and when.
+    /// The machine and the time.
     pub machine: Machine,
     /// The first test's results by path.
     pub paths: Paths,
@@ -31,7 +31,7 @@ pub struct Report {
     /// Paths that could not be measured here, with the reason.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub skipped: IndexMap<String, String>,
-    /// What casts doubt on the figures.
+    /// Doubts about the figures.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -94,7 +94,7 @@ pub struct Run {
     /// Payload bytes that the requests are known to carry at least; backend paths only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_expected: Option<u64>,
-    /// Why sockets were not on the link, if any were not.
+    /// The reasons why sockets were not on the link, if any were not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
 }
@@ -145,7 +145,7 @@ pub struct PathResult {
     pub runs: Vec<Run>,
 }
 
-/// Which optional figures a load has.
+/// The optional figures of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Requests and their latencies only.

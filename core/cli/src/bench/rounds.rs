@@ -17,13 +17,13 @@ use super::process::{clean_up_on_interrupt, Workdir};
 use super::report;
 use super::result::{summarise, Kind, Paths, Report, Run};
 
-/// What a load measures with if neither `--requests` nor `--seconds` is given.
+/// The length of a measurement if neither `--requests` nor `--seconds` is given.
 const DEFAULT_SECONDS: f64 = 2.0;
 
 /// Processors' worth of other work up to which a machine counts as quiet. Arbitrary.
 const QUIET: f64 = 0.2;
 
-/// The stage that a load plays on: where to start things, and for how long to wait for them.
+/// The environment of a load: where to start processes, and how long to wait for them.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) launcher: Launcher,
@@ -71,11 +71,11 @@ impl Stage {
 pub(crate) trait Load {
     /// The load's name in results.
     fn name(&self) -> &'static str;
-    /// What is measured, one after the other.
+    /// The measurements, in their order.
     fn tests(&self) -> Vec<String>;
-    /// Which figures it has.
+    /// Its figures.
     fn kind(&self) -> Kind;
-    /// Must most bytes go over the link for a backend's figures to count?
+    /// Whether most bytes must go over the link for a backend's figures to count.
     fn needs_link(&self) -> bool;
     /// Starts the server for a path. Called once per path, before anything else.
     fn start(&mut self, path: &Path) -> Result<(), BenchError>;
@@ -85,7 +85,7 @@ pub(crate) trait Load {
     fn measure(&mut self, test: &str, path: &Path) -> Result<Run, BenchError>;
 }
 
-/// Measures a load on all paths, and gives out the result as the arguments say.
+/// Measures a load on all paths, and writes the result according to the arguments.
 pub(crate) fn run(
     load: &mut dyn Load,
     paths: &Launcher,
@@ -165,7 +165,7 @@ fn measure_test(
     Ok(runs)
 }
 
-/// Backend paths whose bytes did not, or not provably, go over the link.
+/// Backend paths whose bytes did not go over the link, or without proof.
 fn doubts(test: &str, results: &Paths, paths: &[Path]) -> Vec<String> {
     let mut doubts = Vec::new();
     for path in paths.iter().filter(|path| path.is_backend()) {
@@ -193,13 +193,13 @@ fn doubts(test: &str, results: &Paths, paths: &[Path]) -> Vec<String> {
 
 /// Thousands of clients need as many descriptors, at both ends; children inherit the limit.
 fn raise_open_files() {
-    // What cannot be raised shows in the child that lacks it, with its own words.
+    // If the limit cannot be raised, the child that lacks descriptors reports its own error.
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
 
-/// Steps of something that takes long, on standard error if that is a terminal.
+/// Progress of a long operation, on standard error if that is a terminal.
 pub(crate) fn progress_bar(steps: usize, quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(4) };
     let bar = ProgressBar::with_draw_target(Some(steps as u64), target);

@@ -43,8 +43,7 @@ pub(crate) fn ratio(values: &[f64], reference: &[f64]) -> Option<Ratio> {
     })
 }
 
-/// Six digits after the point: more than any measurement here has, and no rounding dust in the
-/// JSON.
+/// Six digits after the point: more than any measurement here has, and no rounding errors in the JSON.
 pub(crate) fn tidy(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
@@ -61,8 +60,7 @@ mod tests {
         assert_eq!(median([f64::NAN, 5.0]), Some(5.0));
     }
 
-    /// Would break if medians were divided instead of rounds: here the medians' ratio is 2, the
-    /// rounds' is 3.
+    /// Breaks if medians are divided instead of rounds: here the medians' ratio is 2, the rounds' is 3.
     #[test]
     fn ratios_are_taken_within_a_round() {
         let tcp = [10.0, 20.0, 100.0];

@@ -6,8 +6,7 @@ use super::paths::REFERENCE;
 use super::result::{PathResult, Paths, Report};
 use super::stats::Ratio;
 
-/// The whole result, one table per test, with what the figures were measured with and what casts
-/// doubt on them.
+/// The whole result, one table per test, with the settings of the measurement and the doubts about its figures.
 pub(crate) fn render(report: &Report) -> String {
     let machine = &report.machine;
     let mut text = String::new();
@@ -95,7 +94,7 @@ fn beside(figure: String, ratio: Option<Ratio>) -> String {
     ratio.map_or(figure.clone(), |ratio| format!("{figure} ({:.2}x)", ratio.median))
 }
 
-/// Four digits or so, whatever the size.
+/// About four digits, whatever the size.
 pub(crate) fn figure(value: f64) -> String {
     match value {
         value if value >= 1000.0 => thousands(value),

@@ -1,4 +1,4 @@
-//! `netacc`: measure and examine what NetACC does on this machine.
+//! `netacc`: measure and examine NetACC on this machine.
 
 use std::process::ExitCode;
 
@@ -8,8 +8,8 @@ use netacc_microvm::{cli as lab, guest};
 
 /// An open NetACC: unmodified TCP programs over RDMA or shared memory.
 ///
-/// This is the tool around it. To run a program accelerated: netacc_run PROGRAM. To see what a
-/// running one does: netacc_ss -p PID -s all.
+/// This is the tool around it. To run a program accelerated: netacc_run PROGRAM. To examine a running one: netacc_ss -p
+/// PID -s all.
 #[derive(Debug, Parser)]
 #[command(name = "netacc", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
@@ -37,7 +37,7 @@ enum Command {
     Demote(switch::SwitchArgs),
     /// Let connections of demoted processes back onto links
     Promote(switch::SwitchArgs),
-    /// Say which backends work here, and why not the others
+    /// Show which backends work here, and why the others do not
     Doctor(doctor::DoctorArgs),
     /// Latency between two hosts: raw RDMA, through our stack, and kernel TCP
     Lat(lat::LatArgs),

@@ -1,8 +1,8 @@
 //! `netacc_run COMMAND`: runs a program with its TCP sockets accelerated; see [`netacc_cli::run`].
 //!
-//! C's `main` instead of Rust's: Rust's start-up sets SIGPIPE to "ignore", and what the caller had is
-//! then lost. A launcher has to hand signal dispositions on as it found them (systemd, for one, starts
-//! services with SIGPIPE ignored, and a shell does not).
+//! C's `main` instead of Rust's: Rust's start-up sets SIGPIPE to "ignore", and the caller's disposition is then lost. A
+//! launcher has to pass signal dispositions on unchanged (systemd, for example, starts services with SIGPIPE ignored,
+//! and a shell does not).
 
 #![no_main]
 #![expect(unsafe_code, reason = "exporting `main`; there is no unsafe operation here")]

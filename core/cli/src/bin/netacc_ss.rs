@@ -1,4 +1,4 @@
-//! `netacc_ss -p PID`: what an accelerated process is doing; see [`netacc_cli::ss`].
+//! `netacc_ss -p PID`: shows the state of an accelerated process; see [`netacc_cli::ss`].
 
 use std::process::ExitCode;
 

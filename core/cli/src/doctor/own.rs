@@ -26,7 +26,7 @@ pub(super) fn configuration(config: &Config, problems: &[Problem]) -> Vec<Check>
         .collect();
     if !config.acceleration_allowed() {
         let fix = "NACC_ENABLE_RDMA_DEFAULT=1, NACC_CONNECT_RDMA_PERCENT above 0, NACC_BACKEND other than none";
-        checks.push(Check::not(Status::Fail, "configuration", "says that nothing is to be accelerated", fix));
+        checks.push(Check::not(Status::Fail, "configuration", "switches acceleration off", fix));
     } else if problems.is_empty() {
         checks.push(Check::ok("configuration", format!("NACC_BACKEND={}", config.backend)));
     }

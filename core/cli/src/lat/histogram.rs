@@ -2,8 +2,8 @@
 
 use hdrhistogram::Histogram;
 
-/// Rows up to the 99th percentile, all as wide. What is beyond takes two more: it may be a thousand times as long, and would
-/// leave one row to all the rest.
+/// Rows up to the 99th percentile, all of the same width. Two more rows have the values above that: these may be a
+/// thousand times as long, and would leave one row for all others.
 const ROWS: u64 = 10;
 
 /// Characters of the longest bar.

@@ -1,4 +1,4 @@
-//! The measurement of one path: a histogram of latencies, and how much went over the link.
+//! The measurement of one path: a histogram of latencies, and the share of bytes that went over the link.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) histogram: Latencies,
-    /// Of the bytes that were measured, the share that went over the link; nothing without the library.
+    /// The share of the measured bytes that went over the link; `None` without the library.
     pub(crate) link_share: Option<f64>,
 }
 
@@ -26,7 +26,7 @@ impl Clone for Latencies {
 
 impl Default for Latencies {
     fn default() -> Self {
-        // Up to an hour; what is longer is recorded as that.
+        // Up to an hour; longer values are recorded as an hour.
         Latencies(Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("bounds and digits are allowed"))
     }
 }

@@ -1,7 +1,6 @@
 //! Ping-pong on a queue pair of its own: the device and our binding of it, and nothing else of ours.
 //!
-//! What the other side asks for, and what it writes, is hostile until shown otherwise: it decides how long we wait, and
-//! nothing more.
+//! The peer's requests and data are untrusted: they decide how long this side waits, and nothing more.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -25,27 +24,27 @@ use super::{LatError, MAX_SIZE};
 /// No answer takes so long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Looks at memory or completions between two looks at the clock and at whether the link lives.
+/// The number of polls of memory or completions between two checks of the clock and of the link.
 const SPINS: u32 = 1 << 14;
 
-/// Looks after which others may have the processor: a software device works on it, too.
+/// The number of polls after which this thread yields the processor: a software device needs it, too.
 const TURN: u32 = 1 << 7;
 
-/// Receives that are posted. One message is under way at a time.
+/// Posted receives. One message is in flight at a time.
 const RECEIVES: u32 = 16;
 
 /// Round trips that are not measured, at most, and about the bytes that they may have.
 const WARM_UP: u32 = 100;
 const WARM_UP_BYTES: u32 = 64 << 20;
 
-/// How the other side learns of a message.
+/// The way in which the peer notices a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It looks at its memory.
+    /// It polls its memory.
     Write = 1,
     /// It takes a completion.
     Message = 2,
-    /// It takes a completion, and each message is placed where its receive says.
+    /// It takes a completion, and each message is placed in the memory of its receive.
     Send = 3,
 }
 
@@ -58,7 +57,7 @@ impl Kind {
     }
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Task {
     pub(super) kind: Kind,
@@ -92,22 +91,22 @@ impl Task {
         u64::from((WARM_UP_BYTES / self.size).clamp(1, WARM_UP))
     }
 
-    /// Bytes of a region: whole words, of which the last tells that a message is whole.
+    /// Bytes of a region: whole words. The last word shows that a message is complete.
     fn region_len(self) -> usize {
         (self.size as usize).next_multiple_of(8)
     }
 }
 
-/// Who asks, and for what.
+/// The client, and its request.
 type Client = (ConnectionId, Task);
 
-/// The client whose turn is next. Most often it is the one that we answer, with its next task: it has ended the last one,
-/// of which we need not have heard.
+/// The client whose turn is next. Most often it is the one that is being answered, with its next task: it has ended the
+/// last one, and the event for that may not have arrived.
 #[derive(Default)]
 struct Waiting(Cell<Option<Client>>);
 
 impl Waiting {
-    /// Takes note of what happened to others than the one that is answered.
+    /// Handles events of clients other than the one that is being answered.
     fn note(&self, cm: &dyn ConnectionManager, event: &CmEvent) {
         match event {
             CmEvent::Request { id, private_data, .. } => match Task::decode(private_data) {
@@ -132,17 +131,17 @@ impl Drop for Pair<'_> {
     }
 }
 
-/// A connected queue pair, and what is needed to send and receive on it.
+/// A connected queue pair, with the memory and counters to send and receive on it.
 struct Link<'a> {
     pair: Pair<'a>,
     cq: CompletionQueueId,
     task: Task,
     local: Region,
     remote: RemoteRegion,
-    /// Where messages lie that are not sent inline.
+    /// The memory of messages that are not sent inline.
     staging: Region,
     waiting: &'a Waiting,
-    /// Messages that have come and nobody has awaited yet: whoever polls may find them.
+    /// Messages that have arrived and were not awaited yet: any poll may find them.
     arrived: Cell<u32>,
 }
 
@@ -178,7 +177,8 @@ pub(super) fn serve(config: &Config, address: SocketAddr) -> Result<Infallible, 
     serve_on(&raw, |error| eprintln!("netacc lat: a client: {error}"))
 }
 
-/// Whatever goes wrong with a client ends that client, of which `tell` hears; only who cannot wait for them gives up.
+/// An error of a client ends that client, and is passed to `tell`. Only an error of waiting for clients ends the
+/// server.
 fn serve_on(raw: &Raw, tell: impl Fn(LatError)) -> Result<Infallible, LatError> {
     let cq = raw.device.create_cq()?;
     let waiting = Waiting::default();
@@ -191,7 +191,7 @@ fn serve_on(raw: &Raw, tell: impl Fn(LatError)) -> Result<Infallible, LatError> 
             continue;
         };
         match accept(raw, cq, client, &waiting).and_then(|link| link.answer()) {
-            // As all end that have what they asked for.
+            // All clients end like this once they have their result.
             Ok(()) | Err(LatError::Disconnected) => {}
             Err(error) => tell(error),
         }
@@ -200,7 +200,7 @@ fn serve_on(raw: &Raw, tell: impl Fn(LatError)) -> Result<Infallible, LatError> 
 
 fn accept<'a>(raw: &'a Raw, cq: CompletionQueueId, client: Client, waiting: &'a Waiting) -> Result<Link<'a>, LatError> {
     let (id, task) = client;
-    // Refused where it cannot be accepted: some devices leave that to us.
+    // Rejected if it cannot be accepted: some devices leave that to the caller.
     raw.cm.accept_with(id, cq, task.region_len(), task.kind.receives()).inspect_err(|_| raw.cm.reject(id))?;
     establish(raw, cq, client, waiting)
 }
@@ -233,9 +233,9 @@ fn establish<'a>(
 #[expect(unsafe_code, reason = "descriptors of the device are numbers to us")]
 fn sleep(cm: &dyn ConnectionManager) -> Result<(), LatError> {
     let fds = cm.event_fds();
-    // SAFETY: the connection manager, which lives, keeps them open.
+    // SAFETY: the connection manager, which is alive, keeps them open.
     let watched = fds.iter().map(|fd| PollFd::new(unsafe { BorrowedFd::borrow_raw(*fd) }, PollFlags::POLLIN));
-    // A device in memory has none, and nobody to wake us.
+    // A device in memory has none, and no events.
     let timeout = if fds.is_empty() { PollTimeout::from(1u8) } else { PollTimeout::NONE };
     match poll(&mut watched.collect::<Vec<_>>(), timeout) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
@@ -248,7 +248,8 @@ impl Link<'_> {
         &*self.pair.raw.device
     }
 
-    /// The side that connected is to be heard first, on some devices, and a plain WRITE is not: a message without bytes.
+    /// On some devices the connector must send the first message, and a plain WRITE does not count: sends a message
+    /// without bytes.
     fn greet(&self) -> Result<(), LatError> {
         let operation = Operation::Send { imm: None };
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(&[]), signaled: false };
@@ -263,7 +264,8 @@ impl Link<'_> {
             self.await_message(number)?;
             self.send(number)?;
         }
-        // The client ends the link when it has the last one, which would be lost with it if we did.
+        // The client ends the link when it has the last message, because that would be lost if this side ended the
+        // link.
         let begun = Instant::now();
         loop {
             self.take_completions()?;
@@ -271,7 +273,7 @@ impl Link<'_> {
         }
     }
 
-    /// Sends the message with this number, which lies in its last word.
+    /// Sends the message with this number, which is in its last word.
     fn send(&self, number: u64) -> Result<(), LatError> {
         let len = self.task.region_len();
         let placed = self.staging.memory.write(len - 8, &number.to_le_bytes());
@@ -292,7 +294,7 @@ impl Link<'_> {
         } else {
             Payload::Region { region: &self.staging, offset: 0, len: len as u32 }
         };
-        // A queue of requests that tell nobody of their end may stay full for ever.
+        // A queue of unsignaled requests may stay full for ever.
         let signaled = number.is_multiple_of(u64::from((capabilities.max_send_wr / 4).max(1)));
         self.post(&WorkRequest { id: WorkRequestId(number), operation, payload, signaled })
     }
@@ -302,7 +304,7 @@ impl Link<'_> {
         loop {
             match self.device().post_send(self.pair.qp, &[*wr]) {
                 Ok(1) => return Ok(()),
-                // What was sent completes soon, or never.
+                // Sent requests complete soon, or never.
                 Ok(_) | Err(PostError::QueueFull) => {
                     self.take_completions()?;
                     self.look_around(begun)?;
@@ -319,7 +321,7 @@ impl Link<'_> {
             return self.spin_until(|| Ok(word.load(Ordering::Acquire) == number));
         }
         self.await_receive()?;
-        // Nobody is to measure messages without their bytes.
+        // A measurement must not count messages without their bytes.
         if word.load(Ordering::Acquire) == number {
             Ok(())
         } else {
@@ -352,7 +354,7 @@ impl Link<'_> {
         }
     }
 
-    /// Takes what has completed, and counts the messages that have come.
+    /// Takes completions, and counts the messages that have arrived.
     fn take_completions(&self) -> Result<(), LatError> {
         let mut out = [EMPTY; 8];
         let taken = self.device().poll_qp(self.pair.qp, &mut out);
@@ -371,7 +373,7 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// Has the device notice the end of the link; an error if this has lasted too long.
+    /// Lets the device detect the end of the link; an error if this has lasted too long.
     fn look_around(&self, begun: Instant) -> Result<(), LatError> {
         let cm = &*self.pair.raw.cm;
         while let Some(event) = cm.poll_event() {
@@ -410,8 +412,8 @@ mod tests {
         (Raw { device: device.clone(), cm: device }, address)
     }
 
-    /// Breaks if what one client does to the server's device were the end of all that come after it, or if its queue pair
-    /// kept its memory.
+    /// Breaks if one client's effect on the server's device made all later clients fail, or if its queue pair kept its
+    /// memory.
     #[test]
     fn a_client_that_goes_wrong_ends_alone() {
         let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -420,23 +422,23 @@ mod tests {
         thread::spawn(move || serve_on(&served, |error| tell.send(error.to_string()).expect("the test listens")));
         let asked = |task| ask_on(raw(&fabric, 1 << 30).0, address, task);
         for kind in [Kind::Write, Kind::Message, Kind::Send] {
-            // There is room for the first region, and then for none to send from.
+            // There is room for the first region, but then not for one to send from.
             let failed = asked(Task { kind, size: 64 << 10, count: 3 });
             assert!(matches!(failed, Err(LatError::Disconnected | LatError::Post(_))), "{failed:?}");
             let error = told.recv_timeout(PATIENCE).expect("the server tells");
             assert!(error.contains("65536 bytes"), "{error}");
-            // Not even for the first.
+            // There is no room even for the first.
             let failed = asked(Task { kind, size: 200 << 10, count: 3 });
             assert!(failed.is_err(), "{failed:?}");
             told.recv_timeout(PATIENCE).expect("the server tells");
-            // With what the first had still taken there would be room for only one of these.
+            // If the first client's memory were still taken, there would be room for only one of these.
             let latencies = asked(Task { kind, size: 40 << 10, count: 3 }).expect("there is room");
             assert_eq!(latencies.count(), 3);
         }
         assert!(told.try_recv().is_err(), "who ended well is not told of");
     }
 
-    /// Breaks if the two ends had different warm-ups, or a size beyond what is inline or in one request.
+    /// Breaks if the two ends had different warm-ups, or for sizes beyond inline data or one request.
     #[test]
     fn each_size_is_measured_on_each_path() {
         let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -450,7 +452,8 @@ mod tests {
         }
     }
 
-    /// Breaks if a device without WRITE WITH IMMEDIATE, or one whose receives take no bytes, were measured as if it had them.
+    /// Breaks if a device without WRITE WITH IMMEDIATE, or without receives that take bytes, is measured as if it had
+    /// them.
     #[test]
     fn a_path_is_measured_by_what_the_device_has() {
         let ends = |config: LoopbackConfig, kind| {

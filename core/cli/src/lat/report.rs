@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::measured::{Latencies, Measured};
 use super::{histogram, LatError};
 
-/// What is told of a path.
+/// The report on a path.
 #[derive(Debug, Serialize)]
 pub(crate) struct Path {
     path: &'static str,
@@ -82,7 +82,7 @@ struct OfSize {
 #[derive(Debug)]
 pub(crate) struct Report {
     count: u32,
-    /// One size was not asked for, but all.
+    /// All sizes were requested, not one.
     many: bool,
     sizes: Vec<OfSize>,
 }
@@ -128,7 +128,7 @@ impl Report {
         serde_json::to_string(&object).expect("plain data")
     }
 
-    /// For people: a table, and the histograms of what was measured if they are wanted.
+    /// For people: a table, and the histograms of the measured paths if requested.
     pub(crate) fn text(&self, histograms: bool) -> String {
         let mut lines = match &self.sizes[..] {
             [OfSize { size, .. }] if !self.many => vec![format!(
@@ -193,7 +193,7 @@ mod tests {
         assert!(report.text(true).contains("write     not measured: the link ended\n"), "{}", report.text(true));
     }
 
-    /// Breaks if who reads the JSON of one size had to learn of many.
+    /// Breaks if readers of the JSON of one size had to handle several.
     #[test]
     fn json_has_one_size_as_ever_and_many_in_a_list() {
         assert!(report(&[64], false)

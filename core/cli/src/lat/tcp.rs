@@ -17,7 +17,7 @@ const PROMOTION: Duration = Duration::from_secs(20);
 /// No answer takes so long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Round trips between two looks at whether the connection is on a link, at most, and about the bytes that they may have.
+/// The most round trips, and about the most bytes, between two checks whether the connection is on a link.
 const ROUND: usize = 64;
 const ROUND_BYTES: usize = 4 << 20;
 
@@ -25,7 +25,7 @@ const ROUND_BYTES: usize = 4 << 20;
 pub(super) fn own_address_towards(server: SocketAddr) -> Result<IpAddr, LatError> {
     let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;
-    // Sends nothing: the kernel looks up the way.
+    // Sends nothing: the kernel looks up the route.
     socket.connect(server)?;
     Ok(socket.local_addr()?.ip())
 }
@@ -36,7 +36,8 @@ pub(super) fn serve(address: SocketAddr) -> Result<(), LatError> {
     println!("listening at {}", listener.local_addr()?);
     thread::spawn(move || {
         for connection in listener.incoming().flatten() {
-            // A client that goes wrong is its own affair. It decides how long others wait, and nothing more.
+            // An error of one client does not affect the others. A client decides how long others wait, and nothing
+            // more.
             let _ = answer(connection);
         }
     });
@@ -56,7 +57,7 @@ fn answer(mut connection: TcpStream) -> std::io::Result<Infallible> {
     if !(1..=MAX_SIZE).contains(&size) {
         return Err(ErrorKind::InvalidData.into());
     }
-    // The whole message, as between devices: an echo of what has come so far would be another measurement.
+    // The whole message, as between devices: echoing its first parts would be a different measurement.
     let mut bytes = vec![0; size as usize];
     loop {
         connection.read_exact(&mut bytes)?;
@@ -102,8 +103,8 @@ pub(super) fn ask(server: SocketAddr, size: u32, count: u32) -> Result<Measured,
 mod tests {
     use super::*;
 
-    /// Breaks if both ends waited for the other to read, which an echo of large messages by parts does, or if a client
-    /// that asks for too much, or for nothing, were answered, or kept others waiting.
+    /// Breaks if both ends waited for the other to read, as with an echo of large messages by parts. Also breaks if a
+    /// client that requests too much, or nothing, is answered, or makes others wait.
     #[test]
     fn messages_of_each_size_come_back_whole_and_no_larger_ones() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");

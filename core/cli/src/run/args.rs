@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use lexopt::{Arg, Parser, ValueExt};
 use netacc_config::KEYS;
 
-/// The original's text, to the letter. Its "default 4" for `-t` contradicts the file's 1: without `-t`
-/// nothing is set, and the file decides. What a flag takes, where the text does not say, is in [`KEYS`].
+/// The original's text, to the letter. Its "default 4" for `-t` contradicts the file's 1: without `-t` nothing is set,
+/// and the file decides. For values that the text does not describe, see [`KEYS`].
 pub(super) const HELP: &str = "\
 Usage: netacc_run [ OPTIONS ] COMMAND
 
@@ -28,7 +28,7 @@ OPTIONS:
    -v          display version info
 ";
 
-/// What was asked for.
+/// The request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Invocation {
     Help,
@@ -49,9 +49,9 @@ pub(super) struct Request {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArgsError {
-    #[error("no COMMAND; netacc_run -h tells more")]
+    #[error("no COMMAND; see netacc_run -h")]
     NoCommand,
-    #[error("{0}; netacc_run -h tells more")]
+    #[error("{0}; see netacc_run -h")]
     Syntax(#[from] lexopt::Error),
     #[error("-{flag} {value:?}: not allowed; allowed: {allowed}")]
     BadValue { flag: char, value: String, allowed: String },
@@ -59,7 +59,7 @@ pub(super) enum ArgsError {
     EmptyPath,
 }
 
-/// Takes arguments apart, the program's own name first.
+/// Parses arguments, the program's own name first.
 pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, ArgsError> {
     // Collected because lexopt keeps what it has not parsed yet.
     let mut parser = Parser::from_iter(arguments.into_iter().collect::<Vec<_>>());

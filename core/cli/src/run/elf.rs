@@ -1,21 +1,21 @@
-//! The dynamic section of a program: what it needs, and where that is looked for. Files may hold anything: every offset and
-//! length is checked, and what does not fit gives nothing.
+//! The dynamic section of a program: the libraries that it needs, and their search path. Files may have any contents:
+//! every offset and length is checked, and an invalid one gives no result.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// What is read of it.
+/// The parts that are read.
 #[derive(Debug, Default)]
 pub(super) struct Dynamic {
     /// `DT_NEEDED`: the names of libraries.
     pub(super) needed: Vec<Vec<u8>>,
     /// `DT_RUNPATH`, or else `DT_RPATH`: directories, separated by colons.
     pub(super) search_path: Vec<u8>,
-    /// Every name that the program takes from libraries, or has for them.
+    /// Every name that the program imports from libraries, or exports to them.
     pub(super) names: Vec<u8>,
 }
 
-/// Names beyond that are not read. Arbitrary: a large browser has a tenth.
+/// Further names are not read. Arbitrary: a large browser has a tenth of this.
 const MAX_NAMES: u64 = 256 << 20;
 const MAX_HEADERS: u16 = 256;
 const MAX_ENTRIES: u64 = 4096;
@@ -29,7 +29,7 @@ const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 
 impl Dynamic {
-    /// Whether the program has a name that begins so for libraries, or takes one from them.
+    /// Whether the program imports or exports a name with this prefix.
     pub(super) fn has_name(&self, beginning: &str) -> bool {
         self.names.split(|byte| *byte == 0).any(|known| known.starts_with(beginning.as_bytes()))
     }
@@ -89,7 +89,7 @@ fn read(file: &File, at: u64, len: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The eight bytes at `at`, which are there.
+/// The eight bytes at `at`, which exist.
 fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
@@ -108,7 +108,7 @@ mod tests {
         assert!(dynamic.has_name("malloc") && !dynamic.has_name("__tsan_"));
     }
 
-    // Breaks if an offset or a length of the file were believed.
+    // Breaks if an offset or a length of the file is not checked.
     #[test]
     fn files_of_any_content_are_read_without_harm() {
         let own = std::fs::read(std::env::current_exe().expect("it runs")).expect("it is readable");

@@ -1,4 +1,4 @@
-//! Where the library is, and how its name gets into `LD_PRELOAD`.
+//! Finding the library, and putting its name into `LD_PRELOAD`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,10 +8,10 @@ use super::{shown, LIBRARY_VARIABLE};
 
 const LIBRARY: &str = "libnetacc-preload.so";
 
-/// Relative to netacc_run: where it is built, and where it is installed below any prefix.
+/// Relative to netacc_run: the build directory, and the install directories below any prefix.
 const BESIDE: [&str; 3] = [".", "../lib", "../lib64"];
 
-/// Where the system's own packages put it.
+/// The directories of the system's own packages.
 const SYSTEM: [&str; 2] = ["/usr/lib", "/lib64"];
 
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ pub(super) enum LibraryError {
     Unspeakable(PathBuf),
 }
 
-/// Finds the library: `named` if somebody named it, or in the usual places. The path is absolute.
+/// Finds the library: `named` if the user named it, or in the usual places. The path is absolute.
 ///
 /// # Errors
 /// It is nowhere, or at a path that `LD_PRELOAD` cannot hold.
@@ -46,7 +46,7 @@ pub(super) fn find(named: Option<&Path>, own_path: Option<&Path>) -> Result<Path
     Ok(path)
 }
 
-/// `LD_PRELOAD` with the library first and all else as it was. The library is not put in twice.
+/// `LD_PRELOAD` with the library first and the rest unchanged. The library is not added twice.
 pub(super) fn prepend(library: &Path, list: Option<&OsStr>) -> OsString {
     let mut result = library.as_os_str().to_owned();
     let Some(list) = list.filter(|list| !list.is_empty()) else {
@@ -61,7 +61,7 @@ pub(super) fn prepend(library: &Path, list: Option<&OsStr>) -> OsString {
     result
 }
 
-/// What the dynamic linker splits `LD_PRELOAD` at.
+/// The separators of `LD_PRELOAD` in the dynamic linker.
 fn separates(byte: u8) -> bool {
     byte == b':' || byte == b' '
 }

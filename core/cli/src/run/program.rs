@@ -1,7 +1,7 @@
-//! Looks at the program that is to be run: whether anything can be preloaded into it.
+//! Examines the program before it runs: whether anything can be preloaded into it.
 //!
-//! A guess made in advance, for a message. What decides is the kernel and the dynamic linker, so
-//! everything that cannot be read or understood counts as no obstacle.
+//! A guess made in advance, for a message. The kernel and the dynamic linker decide, so an unreadable or unknown file
+//! counts as no obstacle.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,11 +14,11 @@ use nix::unistd::{access, getgid, getuid, AccessFlags};
 
 use super::shown;
 
-/// Why a program stays on TCP; prints as one line.
+/// The reason why a program stays on TCP; prints as one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Obstacle {
     program: PathBuf,
-    /// What runs the program, when that is where the obstacle lies.
+    /// The interpreter of the program, if it is the obstacle.
     interpreter: Option<PathBuf>,
     kind: Kind,
 }
@@ -71,7 +71,7 @@ pub(super) fn find(command: &OsStr, search_path: Option<&OsStr>) -> Option<PathB
     executable.or(files.first()).cloned()
 }
 
-/// What keeps the library out of the program at `path`, if anything does.
+/// The reason why the library cannot be preloaded into the program at `path`, if there is one.
 pub(super) fn obstacle(path: &Path) -> Option<Obstacle> {
     // As deep as the kernel follows scripts that run scripts.
     const DEPTH: usize = 5;
@@ -91,8 +91,8 @@ pub(super) fn obstacle(path: &Path) -> Option<Obstacle> {
     None
 }
 
-/// Whether the kernel will run it in the mode in which the dynamic linker ignores `LD_PRELOAD`. Scripts
-/// are not asked: their mode bits mean nothing.
+/// Whether the kernel will run it in the mode in which the dynamic linker ignores `LD_PRELOAD`. Scripts are not
+/// checked: their mode bits mean nothing.
 fn gains_privileges(file: &File, path: &Path) -> bool {
     const SETUID: u32 = 0o4000;
     const SETGID_AND_GROUP_EXECUTE: u32 = 0o2010;
@@ -103,17 +103,17 @@ fn gains_privileges(file: &File, path: &Path) -> bool {
     let other_user = mode & SETUID != 0 && metadata.uid() != getuid().as_raw();
     let other_group =
         mode & SETGID_AND_GROUP_EXECUTE == SETGID_AND_GROUP_EXECUTE && metadata.gid() != getgid().as_raw();
-    // Capabilities of the file add nothing to what root has.
+    // Capabilities of the file add nothing to root's own.
     let capabilities = !getuid().is_root() && rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64]).is_ok();
     other_user || other_group || capabilities
 }
 
-/// What a program's first bytes say.
+/// The kind of a program, from its first bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Format {
-    /// `#!` and what runs it.
+    /// `#!` and its interpreter.
     Script(PathBuf),
-    /// An ELF file, and what about it keeps the library out.
+    /// An ELF file, and its obstacle to preloading, if any.
     Elf(Option<Kind>),
 }
 

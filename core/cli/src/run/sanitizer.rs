@@ -1,10 +1,11 @@
 //! Programs that are built with a sanitizer: its runtime must see the program's calls before the library does.
 //!
-//! The dynamic linker puts preloaded libraries before those that the program needs. AddressSanitizer refuses to run then, and
-//! interceptors do not see what the library has done. So a shared runtime is preloaded too, and first. One that is linked
-//! into the program comes first anyway.
+//! The dynamic linker puts preloaded libraries before those that the program needs. AddressSanitizer refuses to run
+//! then, and interceptors do not see the library's effects. So a shared runtime is preloaded too, and first. A runtime
+//! that is linked into the program comes first anyway.
 //!
-//! As all of [`program`](super::program) a guess: what cannot be read or understood is a program without a sanitizer.
+//! A guess, as all of [`program`](super::program): an unreadable or unknown file counts as a program without a
+//! sanitizer.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,25 +14,26 @@ use std::path::{Path, PathBuf};
 
 use super::elf::{self, Dynamic};
 
-/// Between the runtime and the rest of `LD_PRELOAD`. The library takes out what is before it for the programs that this one
-/// starts; the dynamic linker passes over the empty name.
+/// Between the runtime and the rest of `LD_PRELOAD`. The library removes the part before it for the programs that this
+/// one starts; the dynamic linker skips the empty name.
 const MARK: &str = "::";
 
 const TSAN_VARIABLE: &str = "TSAN_OPTIONS";
-/// The library is not instrumented, so the runtime cannot know what synchronises its threads; and has a thread, also in a
-/// program that has one alone, and in each child of it.
+/// The library is not instrumented, so the runtime does not see what synchronises its threads. And it has a thread,
+/// also in a program with only one thread, and in each child of it.
 const TSAN_OPTIONS: &[(&str, &str)] = &[("ignore_noninstrumented_modules", "1"), ("die_after_fork", "0")];
 
-/// What a program has of sanitizers.
+/// The sanitizers of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sanitizer {
     /// The shared runtime, as `LD_PRELOAD` has to name it.
     pub(super) runtime: Option<OsString>,
-    /// It may be ThreadSanitizer, shared or linked into the program. The options of that have no effect on others.
+    /// It may be ThreadSanitizer, shared or linked into the program. ThreadSanitizer's options have no effect on
+    /// others.
     pub(super) may_watch_threads: bool,
 }
 
-/// What the program at `path` has.
+/// The sanitizers of the program at `path`.
 pub(super) fn of(path: &Path) -> Sanitizer {
     let dynamic = File::open(path).ok().and_then(|file| elf::dynamic(&file)).unwrap_or_default();
     let shared = dynamic.needed.iter().find(|name| is_runtime(name));
@@ -39,7 +41,7 @@ pub(super) fn of(path: &Path) -> Sanitizer {
         runtime: shared.map(|name| locate(name, &dynamic, path)),
         may_watch_threads: match shared {
             Some(name) => is_one_of(name, &["libtsan.so", "libclang_rt.tsan"]),
-            // Linked into the program by GCC it can hardly be told from others.
+            // Linked into the program by GCC, it can hardly be distinguished from others.
             None => dynamic.has_name("__sanitizer_") || dynamic.has_name("__tsan_"),
         },
     }
@@ -55,7 +57,7 @@ impl Sanitizer {
         result
     }
 
-    /// A variable of the environment that the program needs besides, with its value: whatever the user has set, and more.
+    /// A further environment variable that the program needs, with its value: the user's value, with additions.
     pub(super) fn variable(&self, old: Option<&OsStr>) -> Option<(&'static str, OsString)> {
         let old = old.unwrap_or_default();
         let is_chosen = |name: &str| old.as_bytes().windows(name.len()).any(|part| part == name.as_bytes());
@@ -73,7 +75,8 @@ impl Sanitizer {
     }
 }
 
-/// The names of GCC's and Clang's. UndefinedBehaviorSanitizer's and LeakSanitizer's own do not look at socket calls.
+/// The names of GCC's and Clang's. UndefinedBehaviorSanitizer's and LeakSanitizer's own runtimes do not intercept
+/// socket calls.
 fn is_runtime(name: &[u8]) -> bool {
     is_one_of(
         name,
@@ -85,8 +88,8 @@ fn is_one_of(name: &[u8], runtimes: &[&str]) -> bool {
     runtimes.iter().any(|runtime| name.starts_with(runtime.as_bytes()))
 }
 
-/// The file in one of the directories that the program has its libraries looked for in, for `LD_PRELOAD` is not looked for
-/// there; or else the bare name.
+/// The file in one of the program's own library directories, because the linker does not search these for `LD_PRELOAD`;
+/// or else the bare name.
 fn locate(name: &[u8], dynamic: &Dynamic, program: &Path) -> OsString {
     let name = OsStr::from_bytes(name);
     let origin = program.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Arguments of `netacc_ss`, and the sections that can be asked for.
+//! Arguments of `netacc_ss`, and the sections that can be requested.
 
 use std::ffi::OsString;
 
@@ -24,13 +24,13 @@ Options:
  -v   display netacc version
  --json  display as JSON
 
-Without <pid>, lists the accelerated processes that you may ask.
+Without <pid>, lists the accelerated processes that you may query.
 
 Examples:
  netacc_ss -p 12345 -s mem,cnt
 ";
 
-/// What was asked for.
+/// The request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Invocation {
     Help,
@@ -42,17 +42,17 @@ pub(super) enum Invocation {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArgsError {
-    #[error("{0}; netacc_ss -h tells more")]
+    #[error("{0}; see netacc_ss -h")]
     Syntax(#[from] lexopt::Error),
     #[error("{0:?} is not a process id")]
     BadPid(String),
-    #[error("more than one process id; netacc_ss -h tells more")]
+    #[error("more than one process id; see netacc_ss -h")]
     TwoPids,
     #[error("-s {0:?}: not allowed; allowed: all, or a list of cfg,cnt,mem,qp,sock")]
     BadSection(String),
     #[error("-s needs a process id: netacc_ss -p PID -s ...")]
     SectionWithoutPid,
-    #[error("-c stands alone")]
+    #[error("-c takes no other option")]
     ClearWithOthers,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Sections {
 impl Sections {
     const ALL: Self = Self { cfg: true, cnt: true, mem: true, qp: true, sock: true };
 
-    /// What is shown when nothing is asked for.
+    /// The default sections.
     const COUNTERS: Self = Self { cnt: true, cfg: false, mem: false, qp: false, sock: false };
 
     fn parse(list: &str) -> Result<Self, ArgsError> {
@@ -88,7 +88,7 @@ impl Sections {
         Ok(sections)
     }
 
-    /// As the library wants it: `all`, or a comma list.
+    /// In the protocol's form: `all`, or a comma list.
     pub(super) fn request(self) -> String {
         if self == Self::ALL {
             return "all".to_owned();
@@ -99,7 +99,7 @@ impl Sections {
         names.join(",")
     }
 
-    /// Takes out what was not asked for and came all the same.
+    /// Removes sections that were sent without being requested.
     pub(super) fn keep_only(self, snapshot: &mut Snapshot) {
         if !self.cfg {
             snapshot.cfg = None;
@@ -121,7 +121,7 @@ impl Sections {
     }
 }
 
-/// Takes arguments apart, the program's own name first.
+/// Parses arguments, the program's own name first.
 pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, ArgsError> {
     // Collected because lexopt keeps what it has not parsed yet.
     let mut parser = Parser::from_iter(arguments.into_iter().collect::<Vec<_>>());
@@ -189,10 +189,10 @@ mod tests {
         for (line, said) in [
             ("-p 0", "\"0\" is not a process id"),
             ("-p redis", "\"redis\" is not a process id"),
-            ("-p 1 2", "more than one process id; netacc_ss -h tells more"),
+            ("-p 1 2", "more than one process id; see netacc_ss -h"),
             ("-p 1 -s cpu", "-s \"cpu\": not allowed; allowed: all, or a list of cfg,cnt,mem,qp,sock"),
             ("-s sock", "-s needs a process id: netacc_ss -p PID -s ..."),
-            ("-c -p 1", "-c stands alone"),
+            ("-c -p 1", "-c takes no other option"),
         ] {
             assert_eq!(parsed(line), Err(said.to_owned()));
         }

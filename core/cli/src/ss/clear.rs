@@ -1,10 +1,10 @@
-//! `netacc_ss -c`: removes what crashed processes left behind.
+//! `netacc_ss -c`: removes entries of crashed processes.
 //!
 //! netacc_ss's own sockets are abstract, so they leave nothing. Backends can leave entries.
 
 use netacc_config::Config;
 
-/// Clears, and says what was found.
+/// Clears, and returns a message about the removed entries.
 pub(super) fn clear() -> String {
     // netacc_run reports the problems of the configuration.
     let (config, _) = Config::load();

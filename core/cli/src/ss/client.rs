@@ -1,5 +1,5 @@
-//! The asking half of the protocol. The listener is taken for hostile until SO_PEERCRED has shown who it
-//! is, and its answer for hostile all the same.
+//! The client's half of the protocol. The listener is untrusted until SO_PEERCRED has shown its process, and its answer
+//! is always untrusted.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,18 +20,18 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 /// No process has so many sockets.
 pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 
-/// Why there is no snapshot. Prints as one line.
+/// The reason why there is no snapshot. Prints as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// Nothing runs under this number.
+    /// No process has this number.
     #[error("process {0} does not exist")]
     NoSuchProcess(u32),
     /// It runs without the library, or has only begun.
     #[error("process {0} is not accelerated: the NetACC library is not in it")]
     NotAccelerated(u32),
     /// It belongs to somebody else.
-    #[error("process {pid} belongs to user {owner}: only that user and root may ask")]
+    #[error("process {pid} belongs to user {owner}: only that user and root may query it")]
     NotPermitted {
         /// The process.
         pid: u32,
@@ -39,13 +39,13 @@ pub enum FetchError {
         owner: u32,
     },
     /// Another process has taken its name.
-    #[error("process {pid} is not asked: process {holder} of user {owner} answers in its name")]
+    #[error("no request is sent to process {pid}: process {holder} of user {owner} listens in its name")]
     Impostor {
         /// The process meant.
         pid: u32,
         /// Who listens.
         holder: i32,
-        /// Whose that is.
+        /// The other process's user.
         owner: u32,
     },
     /// It listens, and is too busy or stopped.
@@ -55,15 +55,15 @@ pub enum FetchError {
     #[error("process {0} answers with more than {limit} MiB", limit = ANSWER_LIMIT >> 20)]
     TooLong(u32),
     /// The answer is not a snapshot.
-    #[error("process {pid} does not answer as it should: {source}")]
+    #[error("process {pid} sent an invalid answer: {source}")]
     BadAnswer {
         /// The process.
         pid: u32,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// The library in the process is of another time.
-    #[error("process {pid} answers in version {version}, netacc_ss knows version {VERSION}: use the one that belongs to its library")]
+    /// The library in the process is of another version.
+    #[error("process {pid} answers in version {version}, netacc_ss reads version {VERSION}: use the one that belongs to its library")]
     OtherVersion {
         /// The process.
         pid: u32,
@@ -71,11 +71,11 @@ pub enum FetchError {
         version: u64,
     },
     /// The system refused something.
-    #[error("process {pid} cannot be asked: {source}")]
+    #[error("process {pid} cannot be queried: {source}")]
     Io {
         /// The process.
         pid: u32,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
     /// The table of Unix sockets cannot be read.
@@ -84,7 +84,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// The exit status that tells this from other failures.
+    /// The exit status of this failure.
     pub fn status(&self) -> u8 {
         match self {
             Self::NoSuchProcess(_) => 1,
@@ -95,17 +95,16 @@ impl FetchError {
     }
 }
 
-/// Asks process `pid` for `sections`: `all`, or a comma list.
+/// Requests `sections` of process `pid`: `all`, or a comma list.
 ///
-/// # Errors
-/// See [`FetchError`]; none of them leaves anything behind in the process.
+/// # Errors See [`FetchError`]; none of them has a lasting effect on the process.
 pub fn fetch(pid: u32, sections: &str) -> Result<Snapshot, FetchError> {
     let snapshot: Snapshot = ask(pid, &format!("GET {sections}"))?;
-    // The number by which it was asked for.
+    // The number of the request.
     Ok(Snapshot { pid, ..snapshot })
 }
 
-/// Sends process `pid` one line and takes its answer.
+/// Sends process `pid` one line and reads its answer.
 ///
 /// # Errors
 /// See [`FetchError`].
@@ -136,7 +135,7 @@ fn reach(pid: u32) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Whether it is the process itself that listens, and of a user whose processes we may look into.
+/// Checks that the process itself listens, and belongs to a user whose processes this user may query.
 fn check_listener(pid: u32, stream: &UnixStream) -> Result<(), FetchError> {
     let listener =
         getsockopt(stream, sockopt::PeerCredentials).map_err(|errno| FetchError::Io { pid, source: errno.into() })?;
@@ -158,7 +157,7 @@ fn read_all(pid: u32, stream: &mut UnixStream, deadline: Instant) -> Result<Vec<
         if left.is_zero() {
             return Err(FetchError::NoAnswer(pid));
         }
-        // Each time anew, or a listener that sends a byte now and then would be read for ever.
+        // Set anew each time; otherwise a listener that sends single bytes would be read for ever.
         let read = stream.set_read_timeout(Some(left)).and_then(|()| stream.read(&mut chunk));
         match read {
             Ok(0) => return Ok(answer),
@@ -179,7 +178,7 @@ fn decode<T: serde::de::DeserializeOwned>(pid: u32, answer: &[u8]) -> Result<T, 
         version: u64,
     }
     let bad = |source| FetchError::BadAnswer { pid, source };
-    // First alone: what follows may be spelt otherwise in another version.
+    // The version is read first, because the other fields may differ in another version.
     let Versioned { version } = serde_json::from_slice(answer).map_err(bad)?;
     if version != u64::from(VERSION) {
         return Err(FetchError::OtherVersion { pid, version });
@@ -187,7 +186,7 @@ fn decode<T: serde::de::DeserializeOwned>(pid: u32, answer: &[u8]) -> Result<T, 
     serde_json::from_slice(answer).map_err(bad)
 }
 
-/// Whose process it is, if it exists and may be seen.
+/// The user of the process, if it exists and is visible.
 pub(super) fn owner(pid: u32) -> Option<u32> {
     let metadata = std::fs::metadata(process_directory(pid)).ok()?;
     Some(metadata.uid())

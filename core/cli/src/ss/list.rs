@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::client::{fetch, owner, FetchError};
 
-/// One accelerated process, or why it tells nothing.
+/// One accelerated process, or the reason why it gave no answer.
 #[derive(Debug, Serialize)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -30,7 +30,7 @@ pub(super) enum State {
     },
 }
 
-/// Every accelerated process that the user may ask, by number.
+/// Every accelerated process that the user may query, by number.
 ///
 /// # Errors
 /// The kernel's table of Unix sockets cannot be read.
@@ -46,9 +46,9 @@ fn listeners(table: &str) -> BTreeSet<u32> {
     names.filter_map(|(_, pid)| pid.parse().ok()).collect()
 }
 
-/// `None` for those that are somebody else's, or gone by now.
+/// `None` for processes of other users, and those that have ended.
 fn describe(pid: u32) -> Option<Process> {
-    // A process that a user cannot see was not started by that user.
+    // A process that a user cannot see belongs to another user.
     owner(pid)?;
     let state = match fetch(pid, "sock") {
         Ok(snapshot) => answered(snapshot),

@@ -7,7 +7,7 @@ use netacc_config::{render_lines, KEYS};
 
 use super::list::{Process, State};
 
-/// Everything that is in the snapshot.
+/// All parts of the snapshot.
 pub(super) fn snapshot(snapshot: &Snapshot, json: bool) -> String {
     if json {
         return to_json(snapshot);
@@ -47,7 +47,7 @@ pub(super) fn list(processes: &[Process], json: bool) -> String {
         return to_json(&processes);
     }
     if processes.is_empty() {
-        return "no accelerated process that you may ask\n".to_owned();
+        return "no accelerated process that you may query\n".to_owned();
     }
     let mut table = Lines::new(["PID", "PROGRAM", "BACKEND", "ON LINK", "ON TCP"], &[0, 3, 4]);
     for process in processes {
@@ -68,7 +68,7 @@ fn to_json(value: &impl serde::Serialize) -> String {
     text
 }
 
-/// In the file's own format and order; keys that this netacc_ss does not know come last.
+/// In the file's own format and order; unknown keys come last.
 fn configuration(snapshot: &Snapshot) -> String {
     let mut values = snapshot.cfg.clone().unwrap_or_default();
     let known: Vec<_> = KEYS.iter().filter_map(|key| values.remove_entry(key.name)).collect();
@@ -106,8 +106,8 @@ fn links_table(links: &[QueuePairStats]) -> String {
     table.render()
 }
 
-/// The rightmost four columns are messages and bytes over RDMA, as the original has them; what went over
-/// TCP, which has no messages, stands before them.
+/// The rightmost four columns are messages and bytes over RDMA, as the original has them; the bytes over TCP, which has
+/// no messages, come before them.
 fn sockets_table(sockets: &[SocketStats]) -> String {
     let heads = [
         "FD", "LOCAL", "REMOTE", "STATE", "PATH", "QP", "REASON", "RX-TCP", "TX-TCP", "RX-MSGS", "RX-BYTES", "TX-MSGS",
@@ -164,10 +164,10 @@ impl<const N: usize> Lines<N> {
     }
 }
 
-/// Text of a process as a terminal may have it.
+/// Text of a process in a form that is safe for a terminal.
 fn plain(text: &str) -> String {
     let unsafe_here = |c: char| {
-        // Control characters, and those that turn the direction of writing around.
+        // Control characters, and those that change the direction of writing.
         c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     text.chars().map(|c| if unsafe_here(c) { '?' } else { c }).collect()

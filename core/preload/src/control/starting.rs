@@ -156,7 +156,7 @@ fn refuse(rt: &mut Runtime, reason: Reason, text: String) {
 
 fn open_endpoint(c: &Config) -> Result<(Endpoint, Backend), (Reason, String)> {
     if !c.acceleration_allowed() {
-        return Err((Reason::Disabled, "the configuration asks for it".into()));
+        return Err((Reason::Disabled, "the configuration switches acceleration off".into()));
     }
     let key = key(c).map_err(|text| (Reason::KeyMissing, text))?;
     let opened = netacc_registry::open(c).map_err(|e| (reason_of(&e), e.to_string()))?;

@@ -1,8 +1,7 @@
 //! Short connections: open, perhaps one request and its answer, close.
 //!
-//! The server closes first. The side that closes first keeps the connection's ports for a minute
-//! (TIME_WAIT): on the server's side that costs nothing, as its port is one and the same, while the
-//! client would run out of ephemeral ports.
+//! The server closes first. The side that closes first keeps the connection's ports for a minute (TIME_WAIT): on the
+//! server's side that costs nothing, because it has only one port, while the client would run out of ephemeral ports.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use super::{ready, report, LengthArgs, LoadArgs, Meter, Stop, Tally};
 /// Connections of the warm-up at most: they use up ports too.
 const WARM_UP_CONNECTIONS: u64 = 200;
 
-/// Accepts, answers if there is something to answer, and closes.
+/// Accepts, answers if there is a request, and closes.
 pub(super) fn serve(listener: &Socket, load: LoadArgs) -> io::Result<()> {
     let mut message = vec![0; load.size];
     loop {
@@ -62,6 +61,6 @@ fn once(address: &Address, message: &mut [u8]) -> io::Result<Duration> {
     let latency = start.elapsed();
     match (&socket).read(&mut [0])? {
         0 => Ok(latency),
-        _ => Err(io::Error::other("a byte that nobody sent")),
+        _ => Err(io::Error::other("an unexpected byte")),
     }
 }

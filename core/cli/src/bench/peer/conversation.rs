@@ -5,19 +5,19 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use socket2::Socket;
 
-/// What one end is doing with the message at hand.
+/// What one end does with the current message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Receiving,
     Sending,
 }
 
-/// How far it got.
+/// The progress of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// The message is complete; the phase has changed to the other one.
     Complete,
-    /// The socket has to be waited for.
+    /// The socket blocks: wait for it.
     Blocked,
     /// The peer is gone, between messages.
     Closed,
@@ -42,8 +42,8 @@ impl Conversation {
         self.phase
     }
 
-    /// Goes on with the message until it is complete or the socket blocks. One system call when the
-    /// message fits, as in any program that knows how much to expect.
+    /// Continues the message until it is complete or the socket blocks. One system call if the message fits, as in any
+    /// program that expects a fixed length.
     pub(super) fn step(&mut self, mut socket: &Socket) -> io::Result<Progress> {
         loop {
             let rest = &mut self.message[self.done..];

@@ -71,7 +71,7 @@ fn serve_ready(sockets: &[Socket], load: LoadArgs) -> io::Result<()> {
         for &index in &ready {
             let conversation = &mut conversations[index];
             let progress = match advance(conversation, &sockets[index])? {
-                // A request has come in whole: answer it at once.
+                // A request is complete: answer it at once.
                 Advance::Turned => advance(conversation, &sockets[index])?,
                 other => other,
             };
@@ -93,7 +93,7 @@ fn serve_ready(sockets: &[Socket], load: LoadArgs) -> io::Result<()> {
     Ok(())
 }
 
-/// What one step did, in a ping-pong's own terms.
+/// The result of one step, in the terms of a ping-pong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Advance {
     /// A whole message has been received.
@@ -126,7 +126,7 @@ fn drive_ready(sockets: &[Socket], load: LoadArgs, length: LengthArgs) -> io::Re
     let most = WARM_UP_MESSAGES * sockets.len() as u64;
     let end = Instant::now() + WARM_UP;
     let mut tally = Tally::new();
-    // In pieces, so that whichever limit comes first is seen.
+    // In pieces, so that the first limit that is reached ends it.
     while Instant::now() < end && tally.count() < most {
         pump.run(Stop::After(sockets.len() as u64 * 100), &mut tally)?;
     }
@@ -150,7 +150,7 @@ struct Pump<'a> {
 }
 
 impl Pump<'_> {
-    /// Sends until it is time to stop, and returns when every answer is in.
+    /// Sends until it is time to stop, and returns when all answers have arrived.
     fn run(&mut self, stop: Stop, tally: &mut Tally) -> io::Result<()> {
         let mut sent = 0;
         let mut open = 0;
@@ -168,8 +168,7 @@ impl Pump<'_> {
             self.waiter.wait(&mut ready)?;
             for &index in &ready {
                 if self.conversations[index].phase() == Phase::Sending {
-                    // Ready to go on writing; or, when spinning past the last request, nothing at
-                    // all.
+                    // Ready to continue writing; or, when spinning after the last request, not ready for anything.
                     if self.blocked[index] {
                         self.go_on_sending(index)?;
                     }
@@ -177,7 +176,7 @@ impl Pump<'_> {
                 }
                 match advance(&mut self.conversations[index], &self.sockets[index])? {
                     Advance::Turned => {
-                        // One look at the clock ends a round trip and begins the next.
+                        // One reading of the clock ends a round trip and begins the next.
                         let now = Instant::now();
                         tally.record(now - self.sent_at[index]);
                         if stop.goes_on(sent, now) {
@@ -212,8 +211,7 @@ impl Pump<'_> {
 }
 
 fn serve_blocking(mut sockets: Vec<Socket>, size: usize) -> io::Result<()> {
-    // A program with one connection has no need of threads, and libraries may care how many there
-    // are.
+    // A program with one connection needs no threads, and libraries may depend on how many there are.
     if sockets.len() == 1 {
         return answer(&sockets.remove(0), size);
     }

@@ -83,8 +83,7 @@ impl FromStr for Address {
     }
 }
 
-/// Small messages leave at once, as in every program that answers requests. Unix sockets do so
-/// anyway.
+/// Small messages are sent at once, as in every program that answers requests. Unix sockets do so anyway.
 pub(super) fn no_delay(socket: &Socket) -> io::Result<()> {
     match socket.local_addr()?.as_socket() {
         Some(_) => socket.set_tcp_nodelay(true),

@@ -1,7 +1,7 @@
 //! Bulk: writes of one size go one way as fast as they can.
 //!
-//! The client ends its stream with a half-close, and the time runs until the server has confirmed
-//! how many bytes it has read: nothing is counted that is still in a buffer.
+//! The client ends its stream with a half-close, and the time runs until the server has confirmed how many bytes it has
+//! read: bytes that are still in a buffer are not counted.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -14,13 +14,13 @@ use socket2::Socket;
 use super::socket::Address;
 use super::{ready, report, LengthArgs, LoadArgs, Meter, Stop, Tally};
 
-/// What the server reads at once at most: enough for any kernel buffer.
+/// The most bytes of one read of the server: enough for any kernel buffer.
 const READ_BYTES: usize = 1 << 20;
 
 /// How long to warm up.
 const WARM_UP: Duration = Duration::from_millis(100);
 
-/// Reads whatever comes on as many connections as a client opens, then waits for the next client.
+/// Reads all bytes on as many connections as a client opens, then waits for the next client.
 pub(super) fn serve(listener: &Socket, load: LoadArgs) -> io::Result<()> {
     loop {
         if load.clients == 1 {
@@ -89,7 +89,7 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T>
     thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
 }
 
-/// Reads to the end, then says how much it was.
+/// Reads to the end, then sends back the number of bytes.
 fn swallow(mut socket: &Socket, size: usize) -> io::Result<()> {
     let mut buffer = vec![0; size.clamp(4096, READ_BYTES)];
     let mut bytes: u64 = 0;

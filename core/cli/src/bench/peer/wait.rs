@@ -24,7 +24,7 @@ pub(super) enum Waiter<'a> {
         fds: Vec<PollFd<'a>>,
         indices: Vec<usize>,
     },
-    /// Does not wait: the reader finds out.
+    /// Does not wait: the next read finds out.
     Spin {
         indices: Vec<usize>,
     },
