@@ -86,7 +86,8 @@ impl Session {
 
     /// Runs a command and returns its status. `deadline`: when it is killed.
     ///
-    /// # Errors The machine is gone, or the time is up.
+    /// # Errors
+    /// The machine is gone, or the time is up.
     pub(crate) fn run(
         self,
         command: &CommandLine,

@@ -39,7 +39,8 @@ pub(crate) enum Emulator {
 impl Emulator {
     /// A QEMU that can use the functions of another process.
     ///
-    /// # Errors The installed one cannot, and no other is available.
+    /// # Errors
+    /// The installed one cannot, and no other is available.
     pub(crate) fn with_vfio_user(provision: &Provision) -> Result<Emulator, LabError> {
         let unpacked = Emulator::Unpacked(provision.cache.join("qemu"));
         for known in [Emulator::Installed, unpacked.clone()] {

@@ -50,7 +50,8 @@ pub(crate) struct ErdmaArgs {
 
 /// The module to load into `kernel`, or `None` if it has one of its own.
 ///
-/// # Errors The named module does not fit, or none can be built here: the reason.
+/// # Errors
+/// The named module does not fit, or none can be built here: the reason.
 pub(crate) fn module(provision: &Provision, kernel: &Kernel, args: &ErdmaArgs) -> Result<Option<PathBuf>, LabError> {
     let set = std::env::var_os(MODULE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
     match (args.driver, args.driver_module.clone().or(set)) {

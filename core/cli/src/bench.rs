@@ -42,7 +42,8 @@ use args::{BenchArgs, BenchCommand};
 
 /// Runs one `netacc bench` command to its end.
 ///
-/// # Errors The reason why the comparison is incomplete; [`BenchError::exit_code`] distinguishes usage errors.
+/// # Errors
+/// The reason why the comparison is incomplete; [`BenchError::exit_code`] distinguishes usage errors.
 pub fn run(args: BenchArgs) -> Result<(), BenchError> {
     match args.command {
         BenchCommand::Redis(args) => redis::run(&args),

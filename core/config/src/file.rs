@@ -24,7 +24,8 @@ const FILE_LIMIT: usize = 64 << 10;
 
 /// Reads a file, which may be missing only if it was not requested.
 ///
-/// # Errors It cannot be read, is no regular file (nor /dev/null, the usual name for no file), or is too long.
+/// # Errors
+/// It cannot be read, is no regular file (nor /dev/null, the usual name for no file), or is too long.
 pub(crate) fn read(path: &Path, must_exist: bool) -> Result<Vec<u8>, ProblemKind> {
     let metadata = match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {

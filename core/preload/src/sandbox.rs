@@ -196,11 +196,7 @@ fn confine(cause: &str) {
     if let Some(rt) = rt {
         exit::leave();
         forget_streams(rt);
-        log::append(
-            &rt.config,
-            LogLevel::Warn,
-            &format!("all connections stay on TCP, because of {cause}"),
-        );
+        log::append(&rt.config, LogLevel::Warn, &format!("all connections stay on TCP, because of {cause}"));
         stats::tell_at_exit();
         // No thread answers other processes any more.
         rt.helper.end();

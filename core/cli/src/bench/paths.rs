@@ -107,7 +107,8 @@ pub(crate) struct Launcher {
 impl Launcher {
     /// Chooses the paths.
     ///
-    /// # Errors A path that was requested by name must exist and work. Other paths are only skipped.
+    /// # Errors
+    /// A path that was requested by name must exist and work. Other paths are only skipped.
     pub(crate) fn new(args: &CommonArgs) -> Result<Self, BenchError> {
         let tools = Tools::find();
         let backends = within_host();

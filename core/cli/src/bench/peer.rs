@@ -112,7 +112,8 @@ pub(crate) struct Outcome {
 
 /// Runs one end.
 ///
-/// # Errors Those of the sockets. The parent shows them together with the rest of stderr.
+/// # Errors
+/// Those of the sockets. The parent shows them together with the rest of stderr.
 pub fn run(args: PeerArgs) -> io::Result<()> {
     match args.role {
         Role::Guard { command } => guard(&command),

@@ -20,7 +20,8 @@ pub(crate) struct RedisTest {
 
 /// All tests in the output.
 ///
-/// # Errors A test lacks a figure.
+/// # Errors
+/// A test lacks a figure.
 pub(crate) fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<RedisTest>, BenchError> {
     let mut sections: Vec<Section> = Vec::new();
     for line in lines {

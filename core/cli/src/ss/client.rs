@@ -97,7 +97,8 @@ impl FetchError {
 
 /// Requests `sections` of process `pid`: `all`, or a comma list.
 ///
-/// # Errors See [`FetchError`]; none of them has a lasting effect on the process.
+/// # Errors
+/// See [`FetchError`]; none of them has a lasting effect on the process.
 pub fn fetch(pid: u32, sections: &str) -> Result<Snapshot, FetchError> {
     let snapshot: Snapshot = ask(pid, &format!("GET {sections}"))?;
     // The number of the request.

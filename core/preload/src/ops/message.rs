@@ -225,7 +225,8 @@ unsafe fn name_nobody(len: *mut socklen_t) -> Result<(), c_int> {
     unsafe { access::write(len, 0) }.then_some(()).ok_or(libc::EFAULT)
 }
 
-/// # Safety The mapped part of the memory that `iov` describes is the caller's to write, or is
+/// # Safety
+/// The mapped part of the memory that `iov` describes is the caller's to write, or is
 /// found to be unwritable.
 #[inline]
 unsafe fn receive(t: Target<'_>, iov: &[iovec], flags: c_int) -> isize {

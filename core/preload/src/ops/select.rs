@@ -27,7 +27,8 @@ pub struct Sets {
 }
 
 impl Sets {
-    /// # Safety The mapped part of `limit` bits in each set is the caller's to read and write.
+    /// # Safety
+    /// The mapped part of `limit` bits in each set is the caller's to read and write.
     pub unsafe fn new(limit: usize, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> Sets {
         Sets { words: [read, write, except].map(|set| set.cast::<c_ulong>()), limit }
     }

@@ -152,7 +152,8 @@ pub unsafe fn read<T: Copy>(from: *const T) -> Option<T> {
 
 /// Writes a value to an address of the program's. Whether that can be written.
 ///
-/// # Safety If the memory is mapped, it is the caller's to write.
+/// # Safety
+/// If the memory is mapped, it is the caller's to write.
 #[inline]
 pub unsafe fn write<T: Copy>(to: *mut T, value: T) -> bool {
     // SAFETY: the caller's promise; writable.

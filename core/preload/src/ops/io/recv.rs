@@ -157,7 +157,8 @@ impl Call<'_, Incoming> {
 /// cannot be written. Then nothing is consumed, like a segment in the kernel, but the memory before that place is
 /// written.
 ///
-/// # Safety The mapped part of the memory that `iov` describes is the caller's to write, or is
+/// # Safety
+/// The mapped part of the memory that `iov` describes is the caller's to write, or is
 /// found to be unwritable.
 #[inline]
 unsafe fn copy_out(stream: &mut LockedStream<'_>, iov: &[iovec], skip: usize, peek: bool) -> Option<usize> {
