@@ -1,4 +1,4 @@
-//! Limits on the memory that a guest can make this process take: copies of page lists, and payload under way.
+//! Limits on the memory that a guest can make this process take: copies of page lists, and payload in flight.
 //!
 //! A guest needs little memory of its own to name much: it can register one table again and again.
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 /// Entries of all page lists of a function. Arbitrary: 64 GiB in pages of 4 KiB.
 const MAX_PAGES: usize = 1 << 24;
 
-/// Payload of a function under way; one message more is begun below it. Arbitrary.
+/// Payload of a function in flight; one message more is begun below it. Arbitrary.
 const MAX_PAYLOAD: u64 = 512 << 20;
 
 /// Page lists beyond the limit.
@@ -35,7 +35,7 @@ impl Budget {
         self.pages -= count;
     }
 
-    /// Whether a queue pair may begin a message. If not, [`take_fed`](Budget::take_fed) names it later.
+    /// Whether a queue pair may begin a message. If not, [`take_fed`](Budget::take_fed) returns it later.
     pub(crate) fn has_room(&mut self, qpn: u32) -> bool {
         let room = self.payload < MAX_PAYLOAD;
         if !room {
@@ -66,7 +66,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    // Breaks if a guest can make the process hold more, or a queue pair waits for ever.
+    // Breaks if a guest can make the process keep more, or a queue pair waits for ever.
     #[test]
     fn bounds() {
         let mut budget = Budget::default();

@@ -1,6 +1,6 @@
-//! The command queue: its rings, and when the command in front is done.
+//! The command queue: its rings, and the time at which the command in front is done.
 //!
-//! Layout: erdma_hw.h, `ERDMA_CMD_HDR_*`; a command has 64 bytes (6.1) or 128 (later), and says so.
+//! Layout: erdma_hw.h, `ERDMA_CMD_HDR_*`; a command has 64 bytes (6.1) or 128 (later); its header has the length.
 
 use netacc_device::Instant;
 
@@ -17,7 +17,7 @@ pub(crate) struct CommandQueue {
     pub(crate) completions: CompletionQueue,
     pub(crate) posted: u16,
     pub(crate) fetched: u16,
-    /// When the command in front is done, once it was begun.
+    /// The time at which the command in front is done, once it was begun.
     pub(crate) done_at: Option<Instant>,
 }
 

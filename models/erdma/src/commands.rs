@@ -1,7 +1,8 @@
-//! The commands: what each does, and what it refuses.
+//! The commands: the effect of each, and its refusals.
 //!
-//! Layouts: erdma_hw.h, `struct erdma_cmdq_*_req`, `struct erdma_cmdq_query_stats_resp`; numbers: `enum CMDQ_RDMA_OPCODE`,
-//! `enum CMDQ_COMMON_OPCODE`. The driver reads every status but 0 as EIO, so a refusal harms nobody but who asked.
+//! Layouts: erdma_hw.h, `struct erdma_cmdq_*_req`, `struct erdma_cmdq_query_stats_resp`; numbers: `enum
+//! CMDQ_RDMA_OPCODE`, `enum CMDQ_COMMON_OPCODE`. The driver reads every status but 0 as EIO, so a refusal only harms
+//! the caller.
 
 use netacc_device::Instant;
 use netacc_rnic::Command as Timed;
@@ -65,10 +66,11 @@ const VECTORS: u8 = 32;
 /// Entries of a send queue, as a power of two: the driver counts blocks in 16 bits.
 const MAX_LOG_BLOCKS: u32 = 15;
 
-/// What every answer to a query begins with (erdma_verbs.c: `erdma_query_hw_stats`).
+/// The beginning of every answer to a query (erdma_verbs.c: `erdma_query_hw_stats`).
 const ANSWER_MAGIC: u16 = 0x5566;
 
-/// What the cookie of a queue pair adds to its number. Arbitrary: a cookie must not be mistaken for a queue pair's number.
+/// The difference between a queue pair's cookie and its number. Arbitrary: a cookie must not be mistaken for a queue
+/// pair's number.
 const COOKIE: u32 = 0xc000_0000;
 
 type Results = [u64; 2];
@@ -78,7 +80,7 @@ impl Device {
     pub(crate) fn run_commands(&mut self, cx: &mut Context<impl Host>, driver: Driver, now: Instant) {
         while self.commands.posted != self.commands.fetched && !cx.settings.command_mute {
             let Some(command) = self.front_command(cx) else {
-                // The queue itself is not in memory: there is nobody to answer.
+                // The queue itself is not in memory: no answer can be written.
                 self.commands.fetched = self.commands.posted;
                 return;
             };
@@ -112,7 +114,7 @@ impl Device {
         cx.counters.commands_refused += u64::from(status != CommandStatus::Success);
         self.commands.fetched = command.index.wrapping_add(command.blocks);
         let header = (command.kind().1, status.code());
-        // Without memory for its completions the queue is mute.
+        // Without memory for its completions the queue answers nothing.
         if let Ok(true) =
             self.commands.completions.push_command(&mut cx.host, header, u32::from(command.index), results)
         {
@@ -195,7 +197,7 @@ impl Device {
         if !known || self.completion_queues.contains_key(&cqn) {
             return Err(CommandStatus::Object);
         }
-        // The type says "table" for a single page, too, but the address is the page's (erdma_verbs.c: `create_cq_cmd`).
+        // The type is "table" for a single page, too, but the address is the page's (erdma_verbs.c: `create_cq_cmd`).
         let inline = count == 1 || command.field(20, 15, 15) == 0;
         let shift = command.field(8, 23, 20) + MIN_SHIFT;
         let pages = if inline { Pages::new(vec![address], shift) } else { table(cx, address, count, shift)? };
@@ -275,7 +277,7 @@ impl Device {
         }
     }
 
-    /// Flushes what the driver has posted to a queue pair that had stopped.
+    /// Flushes requests that the driver has posted to a queue pair that had stopped.
     fn reflush(&mut self, cx: &mut Context<impl Host>, command: &Command) -> Result<(), CommandStatus> {
         let qpn = command.u32(8);
         let qp = self.queue_pairs.get_mut(&qpn).ok_or(CommandStatus::Object)?;
@@ -331,7 +333,7 @@ impl From<Exhausted> for CommandStatus {
     }
 }
 
-/// Where CREATE_QP says what a ring's pages are.
+/// The place in CREATE_QP of a ring's pages.
 struct QpRing {
     pages: usize,
     address: usize,
@@ -361,7 +363,7 @@ fn table(cx: &Context<impl Host>, address: u64, count: u32, shift: u32) -> Resul
     Pages::read_table(&cx.host, address, count.min(MAX_PAGES), shift).map_err(|_| CommandStatus::Invalid)
 }
 
-/// Writes the answer to a query where the driver wants it.
+/// Writes the answer to a query to the address that the driver gave.
 fn answer(
     cx: &mut Context<impl Host>,
     command: &Command,
@@ -374,7 +376,7 @@ fn answer(
     cx.host.write(command.u64(16), &bytes).map_err(|_| CommandStatus::Invalid)
 }
 
-/// How long a command takes.
+/// The duration of a command.
 fn time(cx: &Context<impl Host>, command: &Command) -> std::time::Duration {
     let timed = match command.kind() {
         number::CREATE_QP => Some(Timed::CreateQueuePair),

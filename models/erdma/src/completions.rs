@@ -1,21 +1,22 @@
-//! Completion queues: their entries, and when the driver gets an event.
+//! Completion queues: their entries, and the events for the driver.
 //!
-//! Layout: erdma_hw.h, `struct erdma_cqe`: big-endian but for the immediate. Its doorbell only arms (`ERDMA_CQDB_*`), and says
-//! how far the driver has polled. The driver polls without ringing it, so the device cannot detect an overflow.
+//! Layout: erdma_hw.h, `struct erdma_cqe`: big-endian but for the immediate. Its doorbell only arms (`ERDMA_CQDB_*`),
+//! and carries the number of entries that the driver has polled. The driver polls without ringing it, so the device
+//! cannot detect an overflow.
 
 use crate::bits::bits;
 use crate::host::Host;
 use crate::pages::Ring;
 use crate::status::Status;
 
-/// Which queue an entry belongs to (`ERDMA_CQE_QTYPE_*`).
+/// The queue that an entry belongs to (`ERDMA_CQE_QTYPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Send,
     Receive,
 }
 
-/// The same of the command queue's.
+/// The same for the command queue.
 const COMMAND: u32 = 2;
 
 /// An entry.
@@ -27,10 +28,10 @@ pub(crate) struct Completion {
     /// Number of the queue entry that it completes.
     pub(crate) index: u32,
     pub(crate) qpn: u32,
-    /// Immediate or invalidated key, as the four bytes are in memory.
+    /// Immediate or invalidated key, with the four bytes as they are in memory.
     pub(crate) extra: [u8; 4],
     pub(crate) len: u32,
-    /// It wakes those who wait for solicited completions only.
+    /// It wakes users that wait for solicited completions only.
     pub(crate) solicited: bool,
 }
 
@@ -65,7 +66,7 @@ impl CompletionQueue {
         self.ring.pages()
     }
 
-    /// How many entries were written, modulo 2^32.
+    /// The number of written entries, modulo 2^32.
     pub(crate) fn produced(&self) -> u32 {
         self.produced
     }
@@ -124,7 +125,8 @@ impl CompletionQueue {
         self.arming = Arming::Unarmed;
     }
 
-    /// The driver has polled as far as the doorbell says, and requests an event for more. Returns whether there is more already.
+    /// The driver has polled as far as the doorbell shows, and requests an event for more. Returns whether there is
+    /// more already.
     pub(crate) fn handle_doorbell(&mut self, value: u64) -> bool {
         const ARM: u64 = 1 << 31;
         const SOLICITED: u64 = 1 << 30;

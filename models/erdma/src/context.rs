@@ -13,7 +13,7 @@ pub(crate) enum Effect {
     Commands,
     /// A queue pair may have something to send.
     Send(u32),
-    /// A queue pair was given receives.
+    /// A queue pair has got receives.
     Receive(u32),
     /// A queue pair is to be joined to its peer.
     Connect(u32),

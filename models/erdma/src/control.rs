@@ -99,7 +99,7 @@ struct Fault {
     cq: Option<u32>,
 }
 
-/// Why a request was not carried out.
+/// The reason why a request was not executed.
 #[derive(Debug, thiserror::Error)]
 enum ControlError {
     #[error("{0}")]
@@ -114,7 +114,7 @@ enum ControlError {
     Range(&'static str),
 }
 
-/// Carries out a request; the answer is one line without its end.
+/// Executes a request; the answer is one line without its end.
 pub fn handle_line<H: Host>(fabric: &mut Fabric<H>, now: Instant, line: &str) -> String {
     let answer = serde_json::from_str(line).map_err(ControlError::from).and_then(|request| match request {
         Request::Set(change) => set(fabric, now, &change),
@@ -229,7 +229,7 @@ fn get<H: Host>(fabric: &Fabric<H>, query: &Query) -> Value {
     }
 }
 
-/// The same of the wire.
+/// The same for the wire.
 #[derive(Serialize)]
 struct WireView {
     loss: f64,
@@ -255,7 +255,7 @@ impl WireView {
     }
 }
 
-/// Settings under the names by which they are set.
+/// Settings, by the names under which they are set.
 #[derive(Serialize)]
 struct View {
     completes: Completes,

@@ -29,15 +29,15 @@ pub struct Counters {
     pub interrupts: u64,
     /// Interrupts that were lost on purpose.
     pub interrupts_lost: u64,
-    /// Doorbells for something that does not exist, or beyond the end of a queue.
+    /// Doorbells for an object that does not exist, or beyond the end of a queue.
     pub doorbells_refused: u64,
     /// Queue pairs that failed.
     pub qp_failures: u64,
 }
 
 impl Counters {
-    /// As the driver reads them (erdma_hw.h: `struct erdma_cmdq_query_stats_resp`): requests, packets, bytes and three kinds
-    /// of drops sent; packets, bytes and three kinds of drops received. A message counts as a packet.
+    /// In the form that the driver reads (erdma_hw.h: `struct erdma_cmdq_query_stats_resp`): requests, packets, bytes
+    /// and three kinds of drops sent; packets, bytes and three kinds of drops received. A message counts as a packet.
     pub(crate) fn statistics(&self) -> [u64; 11] {
         [
             self.tx_requests,
@@ -54,7 +54,7 @@ impl Counters {
         ]
     }
 
-    /// What a statistics register of Linux 6.1's driver holds (`ERDMA_REGS_STATS_*`).
+    /// The value of a statistics register of Linux 6.1's driver (`ERDMA_REGS_STATS_*`).
     pub(crate) fn register(&self, offset: u64) -> u64 {
         match offset {
             0xc0 => self.rx_requests,

@@ -93,7 +93,7 @@ impl Device {
         }
     }
 
-    /// A queue pair fails: the driver gets an event, and the queue pair stops. `linger`: its last answer is under way.
+    /// A queue pair fails: the driver gets an event, and the queue pair stops. `linger`: its last answer is in flight.
     pub(crate) fn fail(&mut self, cx: &mut Context<impl Host>, qpn: u32, event: AsyncEvent, linger: bool) {
         if self.queue_pairs.get(&qpn).is_none_or(|qp| qp.state == State::Stopped) {
             return;
@@ -103,7 +103,7 @@ impl Device {
         self.stop(cx, qpn, linger);
     }
 
-    /// A queue pair stops, and what was posted is flushed.
+    /// A queue pair stops, and its posted requests are flushed.
     pub(crate) fn stop(&mut self, cx: &mut Context<impl Host>, qpn: u32, linger: bool) {
         let Some(qp) = self.queue_pairs.get_mut(&qpn).filter(|qp| qp.state != State::Stopped) else { return };
         qp.state = State::Stopped;
@@ -114,7 +114,7 @@ impl Device {
         }
     }
 
-    /// Completes everything that a stopped queue pair was given as flushed.
+    /// Completes all requests and receives of a stopped queue pair as flushed.
     pub(crate) fn flush(&mut self, cx: &mut Context<impl Host>, qpn: u32) {
         let status = Status::Flushed.code();
         let flushed = |kind, opcode, index: u16| Completion {
@@ -154,7 +154,7 @@ impl Device {
         self.feed(cx);
     }
 
-    /// Lets queue pairs go on that found no room for payload.
+    /// Lets queue pairs continue that found no room for payload.
     pub(crate) fn feed(&mut self, cx: &mut Context<impl Host>) {
         cx.effects.extend(self.budget.take_fed().into_iter().map(Effect::Send));
     }
@@ -164,8 +164,8 @@ impl Device {
         self.regions.get(&(access.key >> 8)).ok_or(Violation::Key)
     }
 
-    /// Takes the mapping of a region that the kernel maps with requests. Other regions keep theirs: their key can only be
-    /// taken back by a command.
+    /// Removes the mapping of a region that the kernel maps with requests. Other regions keep theirs: their key can
+    /// only be taken back by a command.
     pub(crate) fn invalidate(&mut self, domain: u32, key: u32) -> Result<(), Violation> {
         let region =
             self.regions.get_mut(&(key >> 8)).filter(|region| region.key == key as u8).ok_or(Violation::Key)?;

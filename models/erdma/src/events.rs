@@ -24,7 +24,7 @@ pub enum AsyncEvent {
     AccessError,
     /// A completion queue has failed.
     CqError,
-    /// Anything else.
+    /// Any other event.
     Other,
 }
 
@@ -97,7 +97,8 @@ impl EventQueue {
         Ok(())
     }
 
-    /// The driver has handled what is below `consumed`. Whether there is more, so that it needs another interrupt.
+    /// The driver has handled the entries below `consumed`. Returns whether there are more, so that it needs another
+    /// interrupt.
     pub(crate) fn handle_doorbell(&mut self, consumed: u16) -> bool {
         let left = self.produced.wrapping_sub(consumed);
         // A number that was never produced.

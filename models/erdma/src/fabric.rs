@@ -37,13 +37,13 @@ const SEED: u64 = 1;
 pub struct Fabric<H> {
     functions: Vec<Function<H>>,
     wire: SwitchedWire,
-    /// Both ways. An end whose peer has stopped with an answer under way stays until it has it.
+    /// Both ways. An end whose peer has stopped with an answer in flight stays until it has the answer.
     links: BTreeMap<End, End>,
     /// Queue pairs whose peer is not there yet.
     lonely: Vec<(End, Connection, u32)>,
     /// Queue pairs that may have something to send.
     ready: VecDeque<End>,
-    /// When queue pairs with work give up, unless there is progress.
+    /// The times at which queue pairs with work give up, unless there is progress.
     patience: BTreeMap<End, Instant>,
 }
 
@@ -67,12 +67,12 @@ impl<H: Host> Fabric<H> {
         self.functions.len() - 1
     }
 
-    /// How many functions there are.
+    /// The number of functions.
     pub fn len(&self) -> usize {
         self.functions.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no functions.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
@@ -92,7 +92,7 @@ impl<H: Host> Fabric<H> {
         &self.functions[function].cx.settings
     }
 
-    /// Changes settings of a function. What had stalled goes on if it may.
+    /// Changes settings of a function. Stalled work continues if it may.
     pub fn change(&mut self, now: Instant, function: usize, change: impl FnOnce(&mut Settings)) {
         change(&mut self.functions[function].cx.settings);
         self.functions[function].run_commands(now);
@@ -119,7 +119,7 @@ impl<H: Host> Fabric<H> {
         self.functions[function].queue_pairs()
     }
 
-    /// Reports an event as if something had happened to a queue pair, which fails, or to a completion queue. `false`: there is
+    /// Reports an event as if it had happened to a queue pair, which fails, or to a completion queue. `false`: there is
     /// no such queue.
     pub fn inject(&mut self, function: usize, event: AsyncEvent, number: u32) -> bool {
         self.functions[function].inject(event, number)
@@ -140,7 +140,7 @@ impl<H: Host> Fabric<H> {
         self.functions[function].reset();
     }
 
-    /// When to call [`run`](Fabric::run), if nothing else happens before.
+    /// The time of the next [`run`](Fabric::run), if no other input comes before.
     pub fn next_deadline(&self) -> Option<Instant> {
         let unfinished = (!self.ready.is_empty()).then_some(Instant::ZERO);
         let commands = self.functions.iter().filter_map(Function::commands_due);
@@ -148,7 +148,7 @@ impl<H: Host> Fabric<H> {
         commands.chain(patience).chain(self.wire.next_deadline()).chain(unfinished).min()
     }
 
-    /// Does what there is to do, and what is due.
+    /// Does all work that is due.
     pub fn run(&mut self, now: Instant) {
         for function in 0..self.functions.len() {
             if self.functions[function].commands_due().is_some_and(|due| due <= now) {
@@ -224,7 +224,7 @@ impl<H: Host> Fabric<H> {
         }
     }
 
-    /// Handles what has arrived at a queue pair, as far as it does not wait.
+    /// Handles messages that have arrived at a queue pair, except those that wait.
     fn handle_waiting(&mut self, now: Instant, end: End) {
         while let Some((id, reply)) = self.functions[end.function].handle_next(end.qpn) {
             if let Some(peer) = self.links.get(&end).copied() {
@@ -235,7 +235,7 @@ impl<H: Host> Fabric<H> {
 
     fn connect(&mut self, now: Instant, end: End) {
         let Some((connection, cookie)) = self.functions[end.function].connection(end.qpn) else { return };
-        // An answer of its predecessor may still be under way.
+        // An answer of its predecessor may still be in flight.
         self.disconnect(now, end, false);
         let matches = |(_, other, their_cookie): &(End, Connection, u32)| {
             (other.local, other.remote, other.peer_cookie) == (connection.remote, connection.local, cookie)
@@ -273,7 +273,7 @@ impl<H: Host> Fabric<H> {
         self.functions[end.function].cx.settings.retry_limit
     }
 
-    /// A queue pair has work: it waits from now on, if it did not yet.
+    /// A queue pair has work: its time limit begins now, unless it has begun before.
     fn begin_patience(&mut self, now: Instant, end: End) {
         let Some(limit) = self.retry_limit(end) else { return };
         if self.links.contains_key(&end) && self.functions[end.function].has_work(end.qpn) {
@@ -281,7 +281,7 @@ impl<H: Host> Fabric<H> {
         }
     }
 
-    /// A queue pair has progress, or another limit.
+    /// A queue pair has progress, or another time limit.
     fn renew_patience(&mut self, now: Instant, end: End) {
         self.patience.remove(&end);
         self.begin_patience(now, end);

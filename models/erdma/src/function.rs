@@ -27,7 +27,7 @@ pub(crate) struct Function<H> {
     pub(crate) cx: Context<H>,
     driver: Driver,
     registers: Registers,
-    /// While the driver has set INIT.
+    /// Present while the driver has set INIT.
     device: Option<Box<Device>>,
 }
 
@@ -46,7 +46,7 @@ impl<H: Host> Function<H> {
         self.cx.effects.pop_front()
     }
 
-    /// All is as after power-on, except the counters and the settings.
+    /// Everything is as after power-on, except the counters and the settings.
     pub(crate) fn reset(&mut self) {
         self.registers.reset();
         self.device = None;
@@ -67,7 +67,7 @@ impl<H: Host> Function<H> {
         self.registers.read(offset, into);
     }
 
-    /// A processor writes to BAR 0. What is neither a register nor a doorbell is ignored.
+    /// A processor writes to BAR 0. A write to an address without a register or doorbell is ignored.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
         if offset == registers::CONTROL {
             return self.control(crate::bits::u32_at(bytes, 0));
@@ -162,7 +162,7 @@ impl<H: Host> Function<H> {
         }
     }
 
-    /// When the command in front is done.
+    /// The time at which the command in front is done.
     pub(crate) fn commands_due(&self) -> Option<Instant> {
         let commands = &self.device.as_ref()?.commands;
         commands.done_at.filter(|_| !self.cx.settings.command_mute)
@@ -212,8 +212,8 @@ impl<H: Host> Function<H> {
         }
     }
 
-    /// Reports an event as if something had happened; a queue pair fails with those that are its own. `false`: there is no
-    /// such queue.
+    /// Reports an event as if it had happened; a queue pair fails with events of its own. `false`: there is no such
+    /// queue.
     pub(crate) fn inject(&mut self, event: AsyncEvent, number: u32) -> bool {
         let Some(device) = &mut self.device else { return false };
         if event == AsyncEvent::CqError {

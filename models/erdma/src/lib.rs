@@ -1,18 +1,19 @@
 //! Emulated eRDMA PCI functions: the unmodified kernel driver and the unmodified provider run on them.
 //!
-//! A [`Fabric`] has the functions of a lab and the wire between them. It is sans-IO: guests' memory and interrupts are a
-//! [`Host`], time comes in with every call, and what a processor reads and writes in BAR 0 comes in as offsets and bytes. Its
-//! unit tests are the driver: they write requests into memory of their own, ring doorbells and read completions. The binary
-//! `netacc-erdma` serves the functions to QEMU over vfio-user; `README.md` has its control protocol.
+//! A [`Fabric`] has the functions of a lab and the wire between them. It is sans-IO: guests' memory and interrupts are
+//! a [`Host`], time comes in with every call, and a processor's reads and writes in BAR 0 come in as offsets and bytes.
+//! Its unit tests replace the driver: they write requests into memory of their own, ring doorbells and read
+//! completions. The binary `netacc-erdma` serves the functions to QEMU over vfio-user; `README.md` has its control
+//! protocol.
 //!
 //! # What is emulated
-//! The interface that drivers see, as their source describes it: registers, command queue, event queues, completion queues,
-//! work queues, regions and protection domains, in iWARP mode. The references are the drivers of Linux 6.1 and 6.12 and
-//! Alibaba's 0.2.37, and the provider of rdma-core; each module names the files and structures. How a real function *behaves*
-//! where its interface leaves that open is a setting ([`Settings`]), not a claim.
+//! The interface that drivers see, as their source describes it: registers, command queue, event queues, completion
+//! queues, work queues, regions and protection domains, in iWARP mode. The references are the drivers of Linux 6.1 and
+//! 6.12 and Alibaba's 0.2.37, and the provider of rdma-core; each module names the files and structures. The
+//! *behaviour* of a real function where its interface leaves that open is a setting ([`Settings`]), not a claim.
 //!
 //! # Invariants
-//! * Nothing that a guest writes panics here, reaches beyond its memory, or loops without a bound.
+//! * No input of a guest panics here, reaches beyond its memory, or loops without a bound.
 //! * Requests of a queue pair complete in order, and their data is placed in order.
 //! * A completion is in memory, its owner bit last, before the driver gets an event for it.
 

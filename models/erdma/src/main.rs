@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     let mut out = io::stdout();
     // A parent that has closed the pipe does not wait for the line.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
-    // The sender lives as long as the process: an error cannot be.
+    // The sender lives as long as the process, so there can be no error.
     let _ = stopped.recv();
     drop(sockets);
     ExitCode::SUCCESS
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    // Breaks if the address is read in another order, or a wrong one is taken.
+    // Breaks if the address is read in another order, or a wrong one is accepted.
     #[test]
     fn functions_have_paths_and_addresses() {
         let mac = [0x52, 0x54, 0, 0x99, 0, 0xa];

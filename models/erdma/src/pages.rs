@@ -1,12 +1,13 @@
 //! Lists of pages, and rings in them.
 //!
-//! A list of pages is what the driver calls an MTT (erdma_verbs.h: `struct erdma_mem`): addresses of equal blocks of guest
-//! memory, inline in a command or in a table that the command points to. The device keeps a copy, as real ones cache it.
+//! The driver calls a list of pages an MTT (erdma_verbs.h: `struct erdma_mem`): addresses of equal blocks of guest
+//! memory, inline in a command or in a table that the command points to. The device keeps a copy, because real ones
+//! cache it.
 
 use crate::bits::u64_at;
 use crate::host::{GuestMemory, OutsideMemory};
 
-/// Entries of a list: what the widest count of a command holds (`ERDMA_CMD_REGMR_MTT_CNT_MASK`).
+/// Entries of a list: the limit of the widest count of a command (`ERDMA_CMD_REGMR_MTT_CNT_MASK`).
 pub(crate) const MAX_PAGES: u32 = 1 << 20;
 
 /// The smallest page (`ERDMA_HW_PAGE_SHIFT`).
@@ -48,7 +49,7 @@ impl Pages {
         (self.addresses.len() as u128) << self.shift
     }
 
-    /// How many there are.
+    /// The number of pages.
     pub(crate) fn count(&self) -> usize {
         self.addresses.len()
     }
@@ -58,7 +59,7 @@ impl Pages {
         1 << self.shift
     }
 
-    /// Where a byte is, and how many follow it in its page.
+    /// The place of a byte, and the number of bytes that follow it in its page.
     fn locate(&self, offset: u64) -> Option<(u64, u64)> {
         let within = offset & (self.page_bytes() - 1);
         let page = self.addresses.get(usize::try_from(offset >> self.shift).ok()?)?;
@@ -116,7 +117,7 @@ impl Pages {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
     pages: Pages,
-    /// Of the first entry, in the pages.
+    /// The place of the first entry, in the pages.
     offset: u64,
     log_depth: u32,
 }

@@ -1,7 +1,8 @@
-//! The configuration space of the function, as a real one shows it.
+//! The configuration space of a real function.
 //!
-//! Source: erdma_main.c, `erdma_pci_tbl` and `erdma_probe_dev`: vendor 1ded, device 107f, memory BARs 0 and 2 and no other,
-//! MSI-X with 32 vectors. QEMU moves BARs and emulates the table of MSI-X by itself, so writes to them need nothing here.
+//! Source: erdma_main.c, `erdma_pci_tbl` and `erdma_probe_dev`: vendor 1ded, device 107f, memory BARs 0 and 2 and no
+//! other, MSI-X with 32 vectors. QEMU moves BARs and emulates the table of MSI-X by itself, so writes to them have no
+//! effect here.
 
 /// Bytes of the space.
 pub(crate) const CONFIG_BYTES: u64 = 256;
@@ -17,7 +18,7 @@ const INTERRUPT_LINE: usize = 0x3c;
 const MSIX: usize = 0x40;
 const EXPRESS: usize = 0x60;
 
-/// What a driver may write.
+/// The bytes that a driver may write.
 const WRITABLE: [std::ops::Range<usize>; 3] =
     [COMMAND..COMMAND + 2, INTERRUPT_LINE..INTERRUPT_LINE + 1, MSIX + 2..MSIX + 4];
 
@@ -65,7 +66,7 @@ impl ConfigSpace {
 mod tests {
     use super::*;
 
-    // Breaks if the driver does not bind, or a driver can rewrite what the device is.
+    // Breaks if the driver does not bind, or a driver can rewrite the identity of the device.
     #[test]
     fn identity_stays() {
         let mut space = ConfigSpace::new();

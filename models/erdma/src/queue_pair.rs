@@ -1,4 +1,4 @@
-//! A queue pair: its rings, its state, and the requests under way.
+//! A queue pair: its rings, its state, and the requests in flight.
 //!
 //! States: erdma_verbs.h, `enum erdma_qp_state`; transitions: erdma_qp.c, `erdma_modify_qp_internal`. A queue pair is made in
 //! IDLE, connected once, and stopped once.
@@ -19,14 +19,14 @@ pub(crate) struct Connection {
     pub(crate) peer_cookie: u32,
 }
 
-/// How far a queue pair has come.
+/// The state of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Made, and perhaps given receives.
     Idle,
     /// Sends and receives, once its peer is there, too.
     Ready(Connection),
-    /// Takes and gives nothing any more.
+    /// Takes no requests and messages any more.
     Stopped,
 }
 
@@ -41,9 +41,9 @@ pub(crate) struct SendQueue {
     pub(crate) posted: u16,
     /// The next block to fetch.
     pub(crate) fetched: u16,
-    /// Fetched and not answered, the oldest first. Those that were reported come before those that were not.
+    /// Fetched and not answered, the oldest first. Reported ones come before the others.
     pub(crate) pending: VecDeque<Pending>,
-    /// Payload of all that is pending.
+    /// Payload of all pending requests.
     pub(crate) pending_bytes: u64,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Pending {
     pub(crate) opcode: u8,
     pub(crate) signaled: bool,
     pub(crate) len: u32,
-    /// Where an answer's data goes; its region is no more to be used afterwards if that is set.
+    /// The place for an answer's data; if the flag is set, its region must not be used afterwards.
     pub(crate) sink: Option<(Segment, bool)>,
     /// Its success is reported when it is sent, not when it is answered.
     pub(crate) done_when_sent: bool,

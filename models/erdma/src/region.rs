@@ -1,15 +1,15 @@
 //! Memory regions, their keys and rights.
 //!
-//! Layouts: erdma_hw.h, `struct erdma_cmdq_reg_mr_req`, `struct erdma_reg_mr_sqe`; rights: erdma_verbs.h, `ERDMA_MR_ACC_*`. In
-//! 6.1 the rights are four bits from bit 2 on, later five from bit 1 on, with that for atomics in the new place: each right
-//! has the same bit in both.
+//! Layouts: erdma_hw.h, `struct erdma_cmdq_reg_mr_req`, `struct erdma_reg_mr_sqe`; rights: erdma_verbs.h,
+//! `ERDMA_MR_ACC_*`. In 6.1 the rights are four bits from bit 2 on, later five from bit 1 on, with that for atomics in
+//! the new place: each right has the same bit in both.
 
 use crate::host::{GuestMemory, OutsideMemory};
 use crate::pages::Pages;
 use crate::status::Status;
 
 bitflags::bitflags! {
-    /// What a region may be used for.
+    /// The permitted uses of a region.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Rights: u8 {
         const REMOTE_ATOMIC = 1 << 0;
@@ -20,7 +20,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Why a region does not permit an access.
+/// The reason why a region does not permit an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
     Key,
@@ -31,7 +31,7 @@ pub(crate) enum Violation {
 }
 
 impl Violation {
-    /// As the requester's own fault.
+    /// The status if the requester itself is at fault.
     pub(crate) fn at_requester(self) -> Status {
         match self {
             Violation::Key => Status::LocalKey,
@@ -42,7 +42,7 @@ impl Violation {
         }
     }
 
-    /// As found by the responder.
+    /// The status if the responder finds it.
     pub(crate) fn at_responder(self) -> Status {
         match self {
             Violation::Key => Status::RemoteKey,
@@ -54,21 +54,21 @@ impl Violation {
     }
 }
 
-// Pages that the guest has taken away are outside of the region as far as anybody can tell.
+// Pages that the guest has taken away count as outside of the region.
 impl From<OutsideMemory> for Violation {
     fn from(_: OutsideMemory) -> Violation {
         Violation::Bounds
     }
 }
 
-/// What a region's addresses mean.
+/// The meaning of a region's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mapping {
     /// Physical addresses, all of them (`ERDMA_MR_TYPE_DMA`).
     Physical,
-    /// A range of somebody's addresses.
+    /// A range of a process's addresses.
     Range(Range),
-    /// Nothing yet, or any more; a request of the kernel's maps up to `capacity` pages, whose table is at `table`
+    /// None yet, or none any more; a request of the kernel's maps up to `capacity` pages, whose table is at `table`
     /// (`ERDMA_MR_TYPE_FRMR`).
     Unmapped,
 }
@@ -85,7 +85,7 @@ impl Mapping {
 
 /// Addresses from `start` on.
 ///
-/// Invariant: `pages` has all of `lead + len` bytes, and `start + len` is no address beyond 2^64.
+/// Invariant: `pages` has all of `lead + len` bytes, and `start + len` is not beyond 2^64.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     start: u64,
@@ -118,7 +118,7 @@ pub(crate) struct Region {
     pub(crate) key: u8,
     pub(crate) rights: Rights,
     pub(crate) mapping: Mapping,
-    /// Only those that the kernel maps have one.
+    /// Only regions that the kernel maps have one.
     pub(crate) fast: Option<FastTable>,
 }
 

@@ -1,7 +1,7 @@
 //! The first page of BAR 0: registers.
 //!
-//! Layout: erdma_hw.h, `ERDMA_REGS_*`, `ERDMA_CMDQ_*_REG`. The driver writes where its first queues are, sets INIT, and waits
-//! until the device says that this is done (erdma_cmdq.c: `erdma_cmdq_init`).
+//! Layout: erdma_hw.h, `ERDMA_REGS_*`, `ERDMA_CMDQ_*_REG`. The driver writes the addresses of its first queues, sets
+//! INIT, and waits until the device reports that this is done (erdma_cmdq.c: `erdma_cmdq_init`).
 
 /// Bytes of BAR 0: the power of two that holds all doorbells.
 pub const BAR0_BYTES: u64 = 512 << 10;
@@ -22,7 +22,7 @@ pub(crate) const COMMAND_EVENTS: u64 = 0x38;
 pub(crate) const ASYNC_EVENTS: u64 = 0x40;
 pub(crate) const ASYNC_EVENTS_DEPTH: u64 = 0x48;
 pub(crate) const ASYNC_EVENTS_DOORBELL: u64 = 0x50;
-/// Where the driver also writes its doorbells; a device that sees all doorbells needs them not.
+/// The driver also writes its doorbells here; a device that sees all doorbells does not need them.
 const DOORBELL_RECORDS: std::ops::Range<u64> = 0x60..0x80;
 pub(crate) const STATISTICS: std::ops::Range<u64> = 0x80..0xe8;
 /// One doorbell of 8 bytes for each completion event queue; the first is the command queue's.
@@ -55,7 +55,7 @@ impl Registers {
         registers
     }
 
-    /// Everything the driver has written is gone.
+    /// Everything that the driver has written is gone.
     pub(crate) fn reset(&mut self) {
         let kept = [VERSION, MAC_LOW, MAC_HIGH].map(|at| (at, self.get(at)));
         self.bytes.fill(0);
@@ -84,7 +84,7 @@ impl Registers {
         }
     }
 
-    /// The driver writes a register. Those that are the device's own keep their values.
+    /// The driver writes a register. The device's own registers keep their values.
     pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
         let end = at.saturating_add(bytes.len() as u64);
         let writable = [COMMAND_QUEUE..ASYNC_EVENTS_DEPTH + 4, DOORBELL_RECORDS];

@@ -13,15 +13,15 @@ use crate::status::Status;
 use crate::wire::{Action, Message, Reply};
 use crate::work::{decode, Header, MapPages, MapRegion, Segment, Source, Work, MAX_BLOCKS, MAX_BYTES};
 
-/// Requests of a queue pair under way. Arbitrary: the driver's limit for READs (erdma_verbs.h: `ERDMA_MAX_ORD`).
+/// Requests of a queue pair in flight. Arbitrary: the driver's limit for READs (erdma_verbs.h: `ERDMA_MAX_ORD`).
 const MAX_PENDING: usize = 128;
 
-/// Payload of a queue pair under way; a single message may be longer. Arbitrary: it bounds what this process holds.
+/// Payload of a queue pair in flight; a single message may be longer. Arbitrary: it bounds the memory of this process.
 const MAX_PENDING_BYTES: u64 = 16 << 20;
 
-/// What a request becomes.
+/// The result of fetching a request.
 enum Fetched {
-    /// It is sent; an answer's data goes there.
+    /// It is sent; an answer's data goes to that place.
     Message(Action, Option<(Segment, bool)>),
     /// It was done here.
     Local,
@@ -34,7 +34,7 @@ impl Device {
             let qp = self.queue_pairs.get(&qpn).filter(|qp| qp.is_ready())?;
             let send = &qp.send;
             let full = send.pending.len() >= MAX_PENDING || send.pending_bytes >= MAX_PENDING_BYTES;
-            // A request that failed waits for older ones; nothing behind it happens.
+            // A request that failed waits for older ones; later requests are not sent.
             let failed = send.pending.iter().any(|p| p.outcome.is_some_and(|status| status != Status::Success));
             if send.posted == send.fetched || full || failed || !self.budget.has_room(qpn) {
                 return None;
@@ -153,7 +153,7 @@ impl Device {
         if len > MAX_MESSAGE {
             return Err(Status::LocalBounds);
         }
-        // All are checked before memory is taken for any.
+        // All are checked before memory is allocated for any.
         for segment in &segments {
             let access = local(domain, segment, Rights::LOCAL_READ);
             let permitted = self.region(&access).and_then(|region| region.permits(&access, u64::from(segment.len)));
@@ -200,7 +200,7 @@ impl Device {
             pages.and_then(|pages| Range::new(map.start, u64::from(map.len), pages)).ok_or(Violation::Bounds)?;
         let mapping = Mapping::Range(range);
         self.budget.take_pages(mapping.pages()).map_err(|_| Violation::Bounds)?;
-        // The request gives the region the key by which it is to be used.
+        // The request gives the region the key for its use.
         region.key = map.key as u8;
         region.rights = map.rights;
         region.mapping = mapping;

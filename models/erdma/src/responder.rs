@@ -11,10 +11,10 @@ use crate::status::Status;
 use crate::wire::{Action, Message, Reply, SendExtra};
 use crate::work::{opcode, Receive};
 
-/// Why a message ends the connection.
+/// The reason why a message ends the connection.
 struct Refusal {
     event: AsyncEvent,
-    /// What the request completes with.
+    /// The status with which the request completes.
     at_requester: Status,
 }
 
@@ -24,7 +24,7 @@ impl From<Violation> for Refusal {
     }
 }
 
-/// What comes of a message.
+/// The result of handling a message.
 enum Handled {
     Reply(Reply),
     /// It needs a receive.
@@ -35,14 +35,14 @@ impl Device {
     /// A message has arrived. [`handle_next`](Device::handle_next) handles it in its turn.
     pub(crate) fn deliver(&mut self, cx: &mut Context<impl Host>, qpn: u32, message: Message) {
         match self.queue_pairs.get_mut(&qpn).filter(|qp| qp.is_ready()) {
-            // Bounded by what the peer has under way.
+            // Bounded by the peer's messages in flight.
             Some(qp) => qp.receive.waiting.push_back(message),
             None => cx.counters.rx_drops += 1,
         }
     }
 
-    /// Handles the oldest message that has arrived; the answer and the number of its message. `None`: there is none, or it
-    /// waits.
+    /// Handles the oldest message that has arrived; returns the answer and the number of its message. `None`: there is
+    /// none, or it waits.
     pub(crate) fn handle_next(&mut self, cx: &mut Context<impl Host>, qpn: u32) -> Option<(u64, Reply)> {
         if cx.settings.stall_receive {
             return None;

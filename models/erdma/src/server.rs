@@ -1,8 +1,8 @@
 //! The vfio-user server: attaches the functions of a fabric to QEMU.
 //!
-//! One thread for each function serves one client after the other; one makes happen what is due; one for the control socket
-//! and each of its clients. All of them share the fabric behind one lock, so guests' memory is only used, mapped and unmapped
-//! under it. QEMU is trusted: it is the guest that is not, and the guest speaks only through [`Fabric`].
+//! One thread for each function serves one client after the other; one does work when it is due; one serves the control
+//! socket, and one each of its clients. All of them share the fabric behind one lock, so guests' memory is only used,
+//! mapped and unmapped under it. QEMU is trusted; the guest is not, and it reaches only the [`Fabric`].
 
 mod memory;
 
@@ -38,7 +38,7 @@ const MAX_LINE: u64 = 64 << 10;
 /// A function to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionSocket {
-    /// Where QEMU connects.
+    /// The address to which QEMU connects.
     pub path: PathBuf,
     /// Address of the Ethernet device that the guest's driver pairs it with.
     pub mac: [u8; 6],
@@ -55,7 +55,7 @@ pub struct BindError {
 /// The fabric and its clock.
 struct Shared {
     fabric: Mutex<Fabric<GuestHost>>,
-    /// Something is due earlier than the timer thread knows.
+    /// Work is due earlier than the timer thread expects.
     due: Condvar,
     started: time::Instant,
 }
@@ -65,7 +65,7 @@ impl Shared {
         Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Gives the fabric something, and lets it do what follows at once.
+    /// Passes an input to the fabric, and does the work that follows from it at once.
     fn with<T>(&self, input: impl FnOnce(&mut Fabric<GuestHost>, Instant) -> T) -> T {
         let mut fabric = self.fabric.lock();
         let now = self.now();
@@ -77,7 +77,7 @@ impl Shared {
         result
     }
 
-    /// Does what is due, for ever.
+    /// Does work when it is due, for ever.
     fn keep_time(&self) {
         let mut fabric = self.fabric.lock();
         loop {
@@ -85,7 +85,7 @@ impl Shared {
             fabric.run(now);
             match fabric.next_deadline() {
                 None => self.due.wait(&mut fabric),
-                // Others first: there may be more to do without an end.
+                // Others first: there may be ever more work.
                 Some(due) if due <= self.now() => parking_lot::MutexGuard::bump(&mut fabric),
                 Some(due) => {
                     self.due.wait_for(&mut fabric, due.saturating_since(now));
@@ -103,7 +103,7 @@ pub struct Sockets {
 impl Drop for Sockets {
     fn drop(&mut self) {
         for path in &self.paths {
-            // It may be gone already, and nothing can be done about the rest.
+            // It may be gone already; other errors cannot be handled here.
             let _ = fs::remove_file(path);
         }
     }
@@ -112,7 +112,7 @@ impl Drop for Sockets {
 /// Binds all sockets, and serves them on threads of their own until the process ends.
 ///
 /// # Errors
-/// If one cannot be bound; the others are removed again.
+/// Fails if one cannot be bound; the others are removed again.
 pub fn serve(functions: &[FunctionSocket], driver: Driver, control: Option<&Path>) -> Result<Sockets, BindError> {
     let mut sockets = Sockets { paths: Vec::new() };
     let mut bind = |path: &Path| {
@@ -139,7 +139,7 @@ pub fn serve(functions: &[FunctionSocket], driver: Driver, control: Option<&Path
     Ok(sockets)
 }
 
-/// Binds a socket, also where one was left by a process that is gone.
+/// Binds a socket, also if a dead process has left one at its path.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
@@ -154,7 +154,8 @@ fn serve_function(shared: &Shared, function: usize, listener: OwnedFd) {
     let server = Server::from_owned_fd(listener, true, interrupts(), regions());
     loop {
         let mut backend = Backend { shared, function, config: ConfigSpace::new() };
-        // The crate panics where a client's first message is malformed; that client is gone then, and the next one served.
+        // The crate panics if a client's first message is malformed; that client is gone then, and the next one is
+        // served.
         match catch_unwind(AssertUnwindSafe(|| server.run(&mut backend))) {
             Ok(Ok(())) | Err(_) => {}
             Ok(Err(error)) => eprintln!("function {function}: {error}"),
@@ -223,7 +224,7 @@ impl ServerBackend for Backend<'_> {
         size: u64,
         file: Option<fs::File>,
     ) -> io::Result<()> {
-        // Without a file it is no memory that can be shared: a ROM, or another device's registers.
+        // Without a file it is not memory that can be shared: a ROM, or another device's registers.
         let Some(file) = file else { return Ok(()) };
         let writable = flags.contains(DmaMapFlags::WRITE);
         self.shared.fabric.lock().host_mut(self.function).map(&file, offset, address, size, writable)

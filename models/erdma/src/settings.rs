@@ -15,7 +15,7 @@ pub enum Driver {
 }
 
 impl Driver {
-    /// 0.2.37, which is also the version of the driver that the device was written after.
+    /// 0.2.37, which is also the version of the driver that this device follows.
     pub(crate) fn firmware_version(self) -> u64 {
         match self {
             Driver::Upstream => 2 << 16 | 37,
@@ -24,7 +24,7 @@ impl Driver {
     }
 }
 
-/// When a SEND or WRITE completes.
+/// The time at which a SEND or WRITE completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Completes {
@@ -34,17 +34,17 @@ pub enum Completes {
     Sent,
 }
 
-/// What a message does that finds no receive.
+/// The effect of a message that finds no receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EmptyReceiveQueue {
     /// The connection dies.
     Fatal,
-    /// It waits for one, and so does everything behind it.
+    /// It waits for one, and so do all later messages.
     Stall,
 }
 
-/// Which requests and receives of a stopped queue pair complete as flushed.
+/// The requests and receives of a stopped queue pair that complete as flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flushes {
@@ -56,7 +56,7 @@ pub enum Flushes {
     All,
 }
 
-/// What the device says that it can do (erdma_hw.h: `ERDMA_CMD_DEV_CAP_*`), and refuses beyond.
+/// The limits that the device reports (erdma_hw.h: `ERDMA_CMD_DEV_CAP_*`), and beyond which it refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Blocks of 1024 queue pairs. Completion queues and regions are twice as many.
@@ -71,32 +71,32 @@ pub struct Limits {
     pub atomics: bool,
 }
 
-/// Everything that can be changed about a function.
+/// The settings of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Read by the driver when it takes the device: later changes need a new probe to be seen.
     pub limits: Limits,
-    /// When a SEND or WRITE completes.
+    /// The time at which a SEND or WRITE completes.
     pub completes: Completes,
-    /// What a message does that finds no receive.
+    /// The effect of a message that finds no receive.
     pub empty_receive_queue: EmptyReceiveQueue,
-    /// Which work of a stopped queue pair completes.
+    /// The work of a stopped queue pair that completes.
     pub flushes: Flushes,
     /// Nothing is sent.
     pub stall_transmit: bool,
-    /// Nothing that arrives is handled.
+    /// No message that arrives is handled.
     pub stall_receive: bool,
-    /// A queue pair without progress for so long fails.
+    /// A queue pair fails after this time without progress.
     pub retry_limit: Option<Duration>,
     /// The command queue answers nothing.
     pub command_mute: bool,
-    /// What each command takes at least.
+    /// The minimum duration of each command.
     pub command_delay: Duration,
-    /// What some commands take besides.
+    /// The additional duration of some commands.
     pub command_times: CommandTimes,
     /// Commands that fail, by submodule and number.
     pub failing_commands: BTreeSet<(u8, u8)>,
-    /// So many interrupts from now on are lost.
+    /// This number of interrupts from now on are lost.
     pub lose_interrupts: u64,
     /// Each interrupt comes twice.
     pub duplicate_interrupts: bool,

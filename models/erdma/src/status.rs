@@ -6,7 +6,7 @@
 pub enum Status {
     /// It is done.
     Success,
-    /// Something went wrong that has no status of its own.
+    /// An error that has no status of its own.
     General,
     /// A receive is malformed.
     ReceiveFormat,
@@ -57,9 +57,9 @@ pub(crate) enum CommandStatus {
     Invalid,
     /// The object exists already, or does not exist.
     Object,
-    /// The device holds as much as it may.
+    /// The device's limit is reached.
     Exhausted,
-    /// A setting says so.
+    /// A setting requires it.
     Injected,
 }
 

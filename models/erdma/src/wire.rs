@@ -1,8 +1,9 @@
 //! The wire between queue pairs, and the messages that it carries.
 //!
-//! A wire delivers messages of one queue pair in order and at most once. It knows nothing of rings, keys or memory: the
-//! [`Fabric`](crate::Fabric) lets the receiving function handle what is delivered, and gives the wire its answer.
-//! [`CopyWire`](copy::CopyWire) delivers at once; [`ModelledWire`](modelled::ModelledWire) has the transport of `netacc-rnic`.
+//! A wire delivers messages of one queue pair in order and at most once. It does not deal with rings, keys or memory:
+//! the [`Fabric`](crate::Fabric) lets the receiving function handle delivered messages, and gives the wire its answer.
+//! [`CopyWire`](copy::CopyWire) delivers at once; [`ModelledWire`](modelled::ModelledWire) has the transport of
+//! `netacc-rnic`.
 
 pub mod copy;
 pub mod modelled;
@@ -22,18 +23,18 @@ pub struct End {
     pub qpn: u32,
 }
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Number of the request, from 0 for each queue pair.
     pub id: u64,
     /// Its completion is solicited.
     pub solicited: bool,
-    /// What to do.
+    /// The operation.
     pub action: Action,
 }
 
-/// What a message does where it arrives.
+/// The operation of a message at its receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// WRITE.
@@ -44,14 +45,14 @@ pub enum Action {
         address: u64,
         /// The immediate, as its four bytes are in a completion.
         imm: Option<[u8; 4]>,
-        /// What to write.
+        /// The bytes to write.
         data: Vec<u8>,
     },
     /// SEND.
     Send {
-        /// What it carries beside the data.
+        /// The part beside the data.
         extra: SendExtra,
-        /// What to write into the receive.
+        /// The bytes for the receive.
         data: Vec<u8>,
     },
     /// READ.
@@ -67,9 +68,9 @@ pub enum Action {
     Atomic {
         /// Key of the region.
         key: u32,
-        /// Where.
+        /// The address.
         address: u64,
-        /// What.
+        /// The operation.
         change: AtomicChange,
     },
 }
@@ -89,47 +90,47 @@ impl Message {
     }
 }
 
-/// What became of a message.
+/// The answer to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// It is done.
     Done,
-    /// It is done; what was read.
+    /// It is done; the bytes that were read.
     Data(Vec<u8>),
     /// The responder has ended the connection. The status is the request's.
     Terminated(Status),
 }
 
-/// What comes out of a wire.
+/// An event of a wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireEvent {
     /// A message has arrived.
     Delivered {
-        /// Where.
+        /// The end.
         to: End,
-        /// Which.
+        /// The message.
         message: Message,
     },
     /// An answer has arrived.
     Replied {
-        /// Where.
+        /// The end.
         to: End,
         /// Number of the message.
         id: u64,
-        /// What.
+        /// The answer.
         reply: Reply,
     },
     /// The wire has given up: retries are exhausted, or the peer's were.
     Failed {
-        /// Whose connection it is.
+        /// The end of the connection.
         end: End,
-        /// What becomes of the oldest request.
+        /// The status of the oldest request.
         status: Status,
     },
 }
 
 impl WireEvent {
-    /// The end that it is for.
+    /// The end that gets the event.
     pub fn end(&self) -> End {
         match self {
             WireEvent::Delivered { to, .. } | WireEvent::Replied { to, .. } => *to,
@@ -142,14 +143,14 @@ impl WireEvent {
 pub trait Wire {
     /// Joins two ends.
     fn connect(&mut self, ends: [End; 2]);
-    /// Parts two ends, and forgets what is on its way between them.
+    /// Parts two ends, and drops messages in flight between them.
     fn disconnect(&mut self, now: Instant, ends: [End; 2]);
     /// Takes a message. Precondition: `from` and `to` are connected.
     fn send(&mut self, now: Instant, from: End, to: End, message: Message);
-    /// Takes the answer to a message that was delivered: `from` is where.
+    /// Takes the answer to a message that was delivered at `from`.
     fn reply(&mut self, now: Instant, from: End, to: End, id: u64, reply: Reply);
-    /// What has arrived by now.
+    /// The next event that is due now.
     fn poll(&mut self, now: Instant) -> Option<WireEvent>;
-    /// When to poll again, if nothing else happens before.
+    /// The time of the next poll, if no other call comes before.
     fn next_deadline(&self) -> Option<Instant>;
 }

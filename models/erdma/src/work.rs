@@ -104,14 +104,14 @@ impl Segment {
     }
 }
 
-/// What a request sends.
+/// The source of a request's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Inline(Vec<u8>),
     Segments(Vec<Segment>),
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Write { source: Source, address: u64, key: u32, imm: Option<[u8; 4]> },
@@ -122,7 +122,7 @@ pub(crate) enum Work {
     LocalInvalidate { key: u32 },
 }
 
-/// What a SEND carries beside its data.
+/// The part of a SEND beside its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendExtra {
     /// Nothing.
@@ -133,7 +133,7 @@ pub enum SendExtra {
     Invalidate(u32),
 }
 
-/// What an atomic operation does.
+/// An atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicChange {
     /// Stores `swap` over `compare`.
@@ -148,7 +148,7 @@ pub enum AtomicChange {
 }
 
 impl AtomicChange {
-    /// What becomes of a value.
+    /// The new value.
     pub(crate) fn apply(self, old: u64) -> u64 {
         match self {
             AtomicChange::CompareSwap { compare, swap } if old == compare => swap,
@@ -274,7 +274,7 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
-    /// `Err`: it is of another queue pair.
+    /// `Err`: it belongs to another queue pair.
     pub(crate) fn decode(bytes: &[u8; 32], qpn: u32) -> Result<Receive, Malformed> {
         if u32_at(bytes, 4) != qpn {
             return Err(Malformed);

@@ -1,4 +1,4 @@
-//! The program, with a client in QEMU's place.
+//! The program, with a client in place of QEMU.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use vfio_bindings::bindings::vfio::{
 };
 use vfio_user::Client;
 
-/// Where the guest's memory begins, for the device.
+/// The address of the guest's memory, for the device.
 const MEMORY: u64 = 0x10_0000;
 
 struct Program {
@@ -26,7 +26,7 @@ impl Program {
     /// Two functions, ready to serve.
     fn start() -> Program {
         let folder = tempfile::tempdir().expect("a folder");
-        // Left by a process that is gone.
+        // Left by a dead process.
         drop(std::os::unix::net::UnixListener::bind(folder.path().join("b")).expect("a socket"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_netacc-erdma"));
         for (name, mac) in [("a", "52:54:00:99:00:01"), ("b", "52:54:00:99:00:02")] {
@@ -56,7 +56,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It has ended already where a test waited for that.
+        // It has ended already if a test waited for that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -118,7 +118,7 @@ fn a_guest_on_each_function() {
     assert_eq!(answer["functions"][1]["commands"], 1);
 }
 
-// Breaks if the next guest finds what the last one left, or none is served after one that spoke nonsense.
+// Breaks if the next guest finds the state of the last one, or none is served after one that sent invalid messages.
 #[test]
 fn guests_come_and_go() {
     let program = Program::start();
@@ -149,7 +149,7 @@ fn it_ends_cleanly() {
     }
 }
 
-// Breaks if a socket that somebody serves is taken away, or the others stay.
+// Breaks if a socket in use is taken away, or the others stay.
 #[test]
 fn sockets_in_use_are_left_alone() {
     let program = Program::start();

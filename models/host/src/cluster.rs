@@ -1,4 +1,4 @@
-//! The cluster: what the owner of a simulation, rather than a simulated process, may do.
+//! The cluster: the operations of the owner of a simulation, rather than of a simulated process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,15 +24,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Hosts joined by `topology`, each with its NIC. The seed decides what the network loses.
+    /// Hosts joined by `topology`, each with its NIC. The seed decides which packets the network loses.
     pub fn new(topology: &Topology, hosts: Vec<HostConfig>, seed: u64) -> Cluster {
         let net = Network::new(topology, nics(&hosts), seed);
         Cluster::on(Net::Own(Box::new(net)), hosts)
     }
 
-    /// Hosts whose network and time are a simulator's. After each call, here or on a device, it serves the hosts that
-    /// [`take_dirty`](Cluster::take_dirty) names: asks [`poll_transmit`](Cluster::poll_transmit) if the port is free, and
-    /// [`next_deadline`](Cluster::next_deadline) for when to call [`handle_timer`](Cluster::handle_timer).
+    /// Hosts whose network and time belong to a simulator. After each call, here or on a device, the simulator serves
+    /// the hosts that [`take_dirty`](Cluster::take_dirty) returns: it calls [`poll_transmit`](Cluster::poll_transmit)
+    /// if the port is free, and [`next_deadline`](Cluster::next_deadline) for the time of the next
+    /// [`handle_timer`](Cluster::handle_timer).
     pub fn driven(hosts: Vec<HostConfig>) -> Cluster {
         Cluster::on(Net::Driven(Driven::new(nics(&hosts))), hosts)
     }
@@ -52,7 +53,7 @@ impl Cluster {
         Cluster { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// How many hosts there are.
+    /// The number of hosts.
     pub fn len(&self) -> usize {
         self.with(|s| s.hosts.len())
     }
@@ -67,17 +68,17 @@ impl Cluster {
         self.with(|s| s.net.now())
     }
 
-    /// When something happens next, if nobody calls a device before.
+    /// The time of the next event, if no device is called before.
     pub fn next_event(&self) -> Option<Instant> {
         self.with(|s| s.next_event())
     }
 
-    /// Makes the next thing happen. `false` if nothing ever will.
+    /// Makes the next event happen. `false` if there will never be one.
     pub fn step(&self) -> bool {
         self.with(State::step)
     }
 
-    /// Lets time pass, and happen what happens until then.
+    /// Lets time pass, with all events until then.
     pub fn run_until(&self, end: Instant) {
         while self.next_event().is_some_and(|at| at <= end) {
             self.step();
@@ -85,12 +86,12 @@ impl Cluster {
         self.with(|s| s.net.advance(end));
     }
 
-    /// A hash over every packet that was delivered, and when.
+    /// A hash over every delivered packet and its time.
     pub fn trace(&self) -> TraceHash {
         self.with(|s| s.net.trace().clone())
     }
 
-    /// What a host's NIC has counted.
+    /// The counters of a host's NIC.
     pub fn counters(&self, host: HostId) -> Counters {
         self.with(|s| s.nic(host).counters())
     }
@@ -127,13 +128,13 @@ impl Cluster {
         });
     }
 
-    /// Has a process refuse to be connected to, or accept again (`None`).
+    /// Makes a process refuse connections, or accept them again (`None`).
     pub fn refuse_connects(&self, host: HostId, refusal: Option<Refusal>) {
         self.with(|s| s.host(host).refusal = refusal);
     }
 
-    /// Shrinks the queues of a device below its capabilities, or restores them (they never grow beyond). What is already
-    /// posted stays.
+    /// Shrinks the queues of a device below its capabilities, or restores them (they never grow beyond). Posted
+    /// requests stay.
     pub fn limit_queues(&self, host: HostId, depths: QueueDepths) {
         self.with(|s| {
             let state = s.host(host);
@@ -141,13 +142,13 @@ impl Cluster {
         });
     }
 
-    /// From now on the process on a host learns of each event of its connection manager when it is
-    /// [released](Cluster::release_event): when whoever runs its helper thread has given that the time.
+    /// From now on the process on a host gets each event of its connection manager when it is
+    /// [released](Cluster::release_event): when the runner of its helper thread has given that the time.
     pub fn hold_events(&self, host: HostId) {
         self.with(|s| s.host(host).released = Some(0));
     }
 
-    /// Whether the oldest event that is held goes with the work of making a link; `None` if none is held.
+    /// Whether the oldest held event includes the work of making a link; `None` if none is held.
     pub fn held_event(&self, host: HostId) -> Option<bool> {
         self.with(|s| {
             let host = s.host(host);
@@ -155,7 +156,7 @@ impl Cluster {
         })
     }
 
-    /// The process may learn of the oldest event that is held.
+    /// The process may get the oldest held event.
     pub fn release_event(&self, host: HostId) {
         self.with(|s| {
             let host = s.host(host);
@@ -168,7 +169,7 @@ impl Cluster {
         self.with(|s| (s.host(host).regions.len(), s.host(host).qps.len()))
     }
 
-    /// The simulator delivers a packet to a host. Its process has not looked yet.
+    /// The simulator delivers a packet to a host. Its process has not polled yet.
     pub fn handle_packet(&self, host: HostId, now: Instant, packet: Packet) {
         self.with(|s| {
             s.net.handle_packet(host.0 as usize, now, packet);
@@ -176,7 +177,7 @@ impl Cluster {
         });
     }
 
-    /// It is time for what [`next_deadline`](Cluster::next_deadline) has announced.
+    /// The deadline of [`next_deadline`](Cluster::next_deadline) has come.
     pub fn handle_timer(&self, host: HostId, now: Instant) {
         self.with(|s| {
             s.net.handle_timer(host.0 as usize, now);
@@ -190,12 +191,12 @@ impl Cluster {
         self.with(|s| s.net.poll_transmit(host.0 as usize, now))
     }
 
-    /// The simulator's time, which may have passed without anything for a host.
+    /// The simulator's time, which may have passed without an event for a host.
     pub fn set_now(&self, now: Instant) {
         self.with(|s| s.net.advance(now));
     }
 
-    /// When a host's NIC wants to be called, has done what it was asked for, or a sleeper on it is interrupted.
+    /// The time at which a host's NIC must be called, has finished a command, or interrupts a sleeper.
     pub fn next_deadline(&self, host: HostId) -> Option<Instant> {
         self.with(|s| {
             let due = s.due(host);
@@ -203,7 +204,7 @@ impl Cluster {
         })
     }
 
-    /// A host that must be served again, in the order in which they came to be so.
+    /// A host that must be served again, in the order in which they became so.
     pub fn take_dirty(&self) -> Option<HostId> {
         self.with(|s| s.net.take_dirty().map(|host| HostId(host as u32)))
     }

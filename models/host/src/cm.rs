@@ -1,12 +1,12 @@
 //! Connecting queue pairs through the network, and the directory of streams.
 //!
-//! REQUEST, then REPLY or REFUSAL, each a datagram that the NIC repeats until it is acknowledged. The connector has its queue
-//! pair from the beginning, so the acceptor can use its own at once. Packets that the acceptor sends before the REPLY has come
-//! would be lost and sent again.
+//! REQUEST, then REPLY or REFUSAL, each a datagram that the NIC repeats until it is acknowledged. The connector has its
+//! queue pair from the beginning, so the acceptor can use its own at once. Packets that the acceptor sends before the
+//! REPLY has come would be lost and sent again.
 //!
-//! Commands for a queue pair take their time in the device's command queue. A REQUEST leaves when the queue pair is made and its
-//! region registered, a REPLY when the accepting queue pair is connected, too. Each side is established when its own queue pair is
-//! connected.
+//! Commands for a queue pair take their time in the device's command queue. A REQUEST leaves when the queue pair is
+//! made and its region registered, a REPLY when the accepting queue pair is connected, too. Each side is established
+//! when its own queue pair is connected.
 
 use std::os::fd::RawFd;
 
@@ -127,7 +127,7 @@ impl State {
         self.next_number
     }
 
-    /// A new queue pair with its first region, and when its device has made both.
+    /// A new queue pair with its first region, and the time at which its device has made both.
     fn prepare(
         &mut self,
         host: HostId,
@@ -152,7 +152,7 @@ impl State {
         Ok((qp, region.remote, made_at))
     }
 
-    /// Defers an action until a command of a device is done; does it at once if the command is done.
+    /// Defers an action until a command of a device is done; executes it at once if the command is done.
     fn when_done(&mut self, host: HostId, at: Instant, what: NicCommand) {
         if at <= self.net.now() && self.host(host).commanded.is_empty() {
             return self.handle_done(host, what);
@@ -161,7 +161,7 @@ impl State {
         self.net.kick(host.0 as usize);
     }
 
-    /// Does the actions that waited for commands of a device that are done by now.
+    /// Executes the actions that waited for commands of a device that are done by now.
     pub(crate) fn handle_commands(&mut self, host: HostId) {
         let now = self.net.now();
         while self.host(host).commanded.front().is_some_and(|(at, _)| *at <= now) {
@@ -191,7 +191,7 @@ impl State {
         }
     }
 
-    /// Connects `near` to an end whose number is known.
+    /// Connects `near` to an end whose number has been received.
     fn join(&mut self, near: (HostId, QueuePairId), far: (HostId, QueuePairId)) {
         let (host, qp) = near;
         let peer = (NodeId(far.0 .0), far.1);
@@ -200,13 +200,13 @@ impl State {
         self.outgoing.insert((NodeId(host.0), qp), Outgoing { peer: Some(peer), ..Outgoing::default() });
     }
 
-    /// Queues an event for a process; `links` if it comes with the work of making a link.
+    /// Queues an event for a process; `links` if it includes the work of making a link.
     fn tell(&mut self, host: HostId, event: CmEvent, links: bool) {
         self.host(host).events.push_back((event, links));
     }
 
-    /// Reports to a process that a queue pair is connected to `peer`, whose first region is `remote`. The connector (`asked`) has
-    /// its work now; the acceptor has had it.
+    /// Reports to a process that a queue pair is connected to `peer`, whose first region is `remote`. The connector
+    /// (`asked`) has this work now; the acceptor has had it.
     fn establish(&mut self, end: (HostId, QueuePairId), id: ConnectionId, peer: (HostId, RemoteRegion), asked: bool) {
         let ((host, qp), (peer, remote)) = (end, peer);
         let state = self.host(host);
@@ -247,7 +247,7 @@ impl State {
             }
             Some(Message::Reply { attempt, qp: theirs, region }) => match self.attempts.remove(&attempt) {
                 Some(Attempt { qp, .. }) if self.live(host).is_some() => {
-                    // Now, so that the peer's death is noticed; the process uses it after its own event.
+                    // Now, so that the peer's death is detected; the process uses it after its own event.
                     self.join((host, qp), (from, theirs));
                     let connected_at = self.command(host, Command::ConnectQueuePair);
                     self.when_done(host, connected_at, NicCommand::Establish { attempt, qp, peer: from, region });

@@ -8,15 +8,15 @@ use crate::ProcessorConfig;
 /// Configuration of one host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// The device's name, for people.
+    /// The device's name, for human readers.
     pub name: String,
-    /// The NIC. Its queue depths are `capabilities`'.
+    /// The NIC. Its queue depths are taken from `capabilities`.
     pub nic: NicConfig,
     /// The capabilities that the device reports, and obeys. Peer memory, cheap writes and sleeping on one queue pair are not modelled.
     pub capabilities: Capabilities,
     /// Bytes that may be registered at once.
     pub memory_limit_bytes: usize,
-    /// Its processors; without, calls and applications take no time.
+    /// Its processors; without them, calls and applications take no time.
     pub processor: Option<ProcessorConfig>,
     /// Commands to its device before this time take no time: lasting objects were made before a run begins.
     pub commands_from: Instant,

@@ -22,7 +22,7 @@ pub(crate) struct Pending {
     pub(crate) accepted: bool,
 }
 
-/// The action when a command of a device is done.
+/// The action to execute when a command of a device is done.
 pub(crate) enum NicCommand {
     /// A request leaves.
     Ask { target: HostId, request: Message },

@@ -1,4 +1,4 @@
-//! The [`Device`] that a simulated process holds.
+//! The [`Device`] of a simulated process.
 
 use std::sync::Arc;
 
@@ -34,12 +34,12 @@ impl HostDevice {
         self.host
     }
 
-    /// Whether the connection manager has something to tell. Stands in for its descriptors.
+    /// Whether the connection manager has an event. Replaces its descriptors.
     pub fn has_events(&self) -> bool {
         self.cluster.with(|s| !s.host(self.host).events.is_empty())
     }
 
-    /// Whether the channel of `cq` would be readable. Stands in for [`CompletionEvents::channel_fd`].
+    /// Whether the channel of `cq` would be readable. Replaces [`CompletionEvents::channel_fd`].
     pub fn channel_ready(&self, cq: CompletionQueueId) -> bool {
         self.cluster.with(|s| {
             let now = s.net.now();
@@ -136,7 +136,7 @@ impl Device for HostDevice {
             let bytes = s.host(self.host).regions.checked_len(len).ok_or(DeviceError::MemoryLimit { wanted: len })?;
             let (region, known_at) =
                 s.register(self.host, qp, bytes).ok_or(DeviceError::Exhausted { what: "region" })?;
-            // Whoever registers waits for it, and posts what names the region after that.
+            // A thread that registers a region waits for it, and posts the messages that name the region after that.
             s.nic(self.host).hold_posts(qp, known_at);
             Ok(region)
         })

@@ -12,7 +12,7 @@ impl HostId {
         PeerAddress([ADDRESS_MAGIC, u64::from(self.0), 0, 0])
     }
 
-    /// The host at an address, if it is one of a cluster's. Whether it exists is another question.
+    /// The host at an address, if it is one of a cluster's. It may not exist.
     pub fn from_address(address: PeerAddress) -> Option<HostId> {
         match address.0 {
             [ADDRESS_MAGIC, id, 0, 0] => u32::try_from(id).ok().map(HostId),
@@ -21,5 +21,5 @@ impl HostId {
     }
 }
 
-/// First word of every address of a cluster ("sim host" in ASCII), so that another backend's is not taken for ours.
+/// First word of every address of a cluster ("sim host" in ASCII), so that it is not mistaken for another backend's.
 const ADDRESS_MAGIC: u64 = 0x7369_6d20_686f_7374;

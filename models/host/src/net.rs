@@ -8,7 +8,7 @@ use netacc_rnic::{Nic, Packet};
 pub(crate) enum Net {
     /// A plain network, which the cluster steps.
     Own(Box<Network<Nic>>),
-    /// A simulator, which the cluster is driven by.
+    /// A simulator, which drives the cluster.
     Driven(Driven),
 }
 
@@ -17,7 +17,7 @@ pub(crate) struct Driven {
     now: Instant,
     nics: Vec<Nic>,
     trace: TraceHash,
-    /// Hosts that may have something to send, or another deadline, since they were last asked.
+    /// Hosts that may have packets to send, or another deadline, since they were last served.
     dirty: Vec<usize>,
 }
 
@@ -49,7 +49,7 @@ impl Net {
         }
     }
 
-    /// A NIC was given work.
+    /// A NIC got work.
     pub(crate) fn kick(&mut self, host: usize) {
         match self {
             Net::Own(net) => net.kick(host),
@@ -61,7 +61,7 @@ impl Net {
         }
     }
 
-    /// The time of the network's next event. `None` where a simulator has the events.
+    /// The time of the network's next event. `None` if a simulator has the events.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         match self {
             Net::Own(net) => net.next_event(),
@@ -107,7 +107,7 @@ impl Net {
         }
     }
 
-    /// A host that must be asked for packets and its deadline, in the order in which they came to be so.
+    /// A host whose packets and deadline must be polled, in the order in which they became so.
     pub(crate) fn take_dirty(&mut self) -> Option<usize> {
         match self {
             Net::Driven(driven) if !driven.dirty.is_empty() => Some(driven.dirty.remove(0)),

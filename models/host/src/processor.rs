@@ -58,19 +58,19 @@ impl ProcessorConfig {
         ProcessorConfig::default()
     }
 
-    /// Threads that do the application's work.
+    /// Threads that do the program's work.
     fn workers(&self) -> usize {
         self.threads.max(1) as usize
     }
 
-    /// The number of the thread that makes links in the background, after those that do the application's work. `None` where
+    /// The number of the thread that makes links in the background, after those that do the program's work. `None` if
     /// that takes no time, so that there is none.
     pub fn helper(&self) -> Option<u32> {
         let idle = self.link.is_zero() && self.promotion.is_zero();
         (!idle).then_some(self.workers() as u32)
     }
 
-    /// How long a core takes.
+    /// The time that a core needs.
     pub fn time(&self, work: &Work) -> Duration {
         // Whole picoseconds a byte.
         let copying = u128::from(work.bytes) * (self.copy_per_kib.as_nanos() * 1000 / 1024) / 1000;
@@ -103,24 +103,24 @@ pub struct Work {
     pub bytes: u64,
     /// Bytes that pass the kernel's TCP.
     pub segment_bytes: u64,
-    /// The application's own.
+    /// The program's own work.
     pub service: Duration,
 }
 
-/// How processors were used.
+/// The use of processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Core time in calls and in the application.
+    /// Core time in calls and in the program.
     pub busy: Duration,
-    /// Core time in polling for nothing.
+    /// Core time in polling without work.
     pub polling: Duration,
-    /// How often a thread that slept was woken.
+    /// The number of times that a sleeping thread was woken.
     pub wake_ups: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thread {
-    /// Polls or sleeps, since then.
+    /// Polls or sleeps since that time.
     Idle(Instant),
     /// Woken, or waiting for a core.
     Runnable,
@@ -135,9 +135,9 @@ pub struct Processors {
     running: u32,
     /// In the order in which they became runnable.
     ready: VecDeque<u32>,
-    /// Threads that have been woken, by when they can run, then in order.
+    /// Threads that have been woken, by the time at which they can run, then in order.
     waking: BinaryHeap<Reverse<(Instant, u64, u32)>>,
-    /// Threads that run, by when they are done, then in order.
+    /// Threads that run, by the time at which they finish, then in order.
     ends: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     number: u64,
     usage: Usage,
@@ -165,8 +165,8 @@ impl Processors {
         &self.config
     }
 
-    /// There is something to do for a thread (counted round). Without effect while it is runnable or runs: it will look again.
-    /// Whether it slept.
+    /// There is work for a thread (counted round). Without effect while it is runnable or runs: it will poll again.
+    /// Returns whether it slept.
     pub fn wake(&mut self, now: Instant, thread: u32) -> bool {
         let index = thread as usize % self.threads.len();
         let Thread::Idle(since) = self.threads[index] else { return false };
@@ -199,7 +199,7 @@ impl Processors {
         Some(thread)
     }
 
-    /// The thread that has just got a core works for so long.
+    /// The thread that has just got a core works for this time.
     pub fn work(&mut self, now: Instant, thread: u32, time: Duration) {
         debug_assert_eq!(self.threads[thread as usize], Thread::Running, "it has a core");
         self.usage.busy += time;
@@ -216,14 +216,14 @@ impl Processors {
         Some(thread)
     }
 
-    /// When to look again.
+    /// The time of the next poll.
     pub fn next_deadline(&self) -> Option<Instant> {
         let end = self.ends.peek().map(|Reverse((at, _, _))| *at);
         let woken = self.waking.peek().map(|Reverse((at, _, _))| *at);
         end.into_iter().chain(woken).min()
     }
 
-    /// How they were used until now; work that has begun counts as a whole.
+    /// The use until now; work that has begun counts completely.
     pub fn usage(&self, now: Instant) -> Usage {
         let polling = |(index, thread): (usize, &Thread)| match thread {
             Thread::Idle(since) => now.saturating_since(*since).min(self.spin(index)),
@@ -233,7 +233,7 @@ impl Processors {
         Usage { polling: self.usage.polling + waiting, ..self.usage }
     }
 
-    /// How long a thread polls before it sleeps; the helper sleeps at once.
+    /// How long a thread polls before it sleeps; the helper thread sleeps at once.
     fn spin(&self, index: usize) -> Duration {
         if index < self.config.workers() {
             self.config.spin
@@ -256,7 +256,7 @@ mod tests {
         Instant::from_nanos(us * 1000)
     }
 
-    /// Jobs of `service` each that come at these times to threads in turn: how long each waited for its turn.
+    /// Jobs of `service` each come at these times to threads in turn; returns how long each waited for its turn.
     fn waits(config: ProcessorConfig, service: Duration, arrivals: &[Instant]) -> (Vec<Duration>, Usage, Instant) {
         let threads = config.threads;
         let mut all = Processors::new(config);
@@ -276,7 +276,7 @@ mod tests {
                 next += 1;
             }
             while let Some(thread) = all.poll_start(now) {
-                let job = inbox[thread as usize].pop_front().expect("it was woken for something");
+                let job = inbox[thread as usize].pop_front().expect("it was woken for work");
                 waited[job] = now - arrivals[job];
                 all.work(now, thread, service);
             }
@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    // Breaks if a core does more than one thing at a time, or idles while there is work.
+    // Breaks if a core does more than one job at a time, or idles while there is work.
     #[test]
     fn a_saturated_core_does_one_over_its_cost() {
         for (cores, threads) in [(1, 1), (1, 4), (2, 4), (0, 3)] {
@@ -298,8 +298,8 @@ mod tests {
         }
     }
 
-    // Breaks if work is not done in order, or waits for anything but the work before it: M/D/1, whose mean wait is
-    // rho / (1 - rho) * service / 2 (Pollaczek and Khinchine).
+    // Breaks if work is not done in order, or waits for anything but the work before it: M/D/1, whose mean wait is rho
+    // / (1 - rho) * service / 2 (Pollaczek and Khinchine).
     #[test]
     fn poisson_arrivals_wait_as_md1() {
         let service = us(10);

@@ -8,7 +8,8 @@ use crate::{Cluster, HostId};
 
 /// The simulator that moves packets and time of a [driven](Cluster::driven) cluster.
 pub trait Simulator {
-    /// Serves the hosts that need it, then makes the next thing happen: when that was. `None` if nothing ever will.
+    /// Serves the hosts that need it, then makes the next event happen; returns its time. `None` if there will never be
+    /// one.
     fn step(&mut self) -> Option<Instant>;
 
     /// Cuts the cable of a host, or repairs it. Packets in flight still arrive.

@@ -1,4 +1,4 @@
-//! The tables of a cluster: hosts, their queues and regions, and the bytes under way. One lock guards them all.
+//! The tables of a cluster: hosts, their queues and regions, and the bytes in flight. One lock guards them all.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +16,7 @@ use crate::net::Net;
 /// An end of a connection, anywhere in the cluster.
 pub(crate) type End = (NodeId, QueuePairId);
 
-/// Where the bytes of a request are until it is done.
+/// The place of the bytes of a request until it is done.
 pub(crate) enum Source {
     Inline(Vec<u8>),
     Region { memory: Memory, offset: usize },
@@ -30,8 +30,8 @@ pub(crate) struct Posted {
     pub(crate) source: Source,
 }
 
-/// What an end has posted and not seen complete. Outlives its queue pair while the peer's exists, as packets do that are
-/// under way.
+/// The requests that an end has posted and not seen complete. Outlives its queue pair while the peer's exists, like
+/// packets in flight.
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub(crate) posted: VecDeque<Posted>,
@@ -45,15 +45,15 @@ pub(crate) struct HostState {
     /// With the key of their first region.
     pub(crate) qps: BTreeMap<QueuePairId, RemoteKey>,
     pub(crate) regions: Regions,
-    /// What the process is told; and whether telling it goes with the work of making a link.
+    /// The events for the process; and whether an event includes the work of making a link.
     pub(crate) events: VecDeque<(CmEvent, bool)>,
-    /// How many of them its helper may take; `None`: all.
+    /// The number of events that its helper thread may take; `None`: all.
     pub(crate) released: Option<usize>,
-    /// What waits for the device's commands, and until when; in the order in which they are done.
+    /// Actions that wait for the device's commands, each with its time; in the order in which they are done.
     pub(crate) commanded: VecDeque<(Instant, NicCommand)>,
     pub(crate) crashed: bool,
     pub(crate) refusal: Option<Refusal>,
-    /// Below the NIC's own, if somebody limits them.
+    /// Below the NIC's own, if a test limits them.
     pub(crate) depths: QueueDepths,
 }
 
@@ -74,7 +74,7 @@ impl HostState {
     pub(crate) fn new(config: HostConfig, host: u32) -> HostState {
         HostState {
             depths: QueueDepths::of(&config.capabilities),
-            // Keys of different hosts differ, so that one used on the wrong host is noticed.
+            // Keys of different hosts differ, so that the use of a key on the wrong host is detected.
             regions: Regions::new((host + 1) << 16, config.memory_limit_bytes),
             config,
             cqs: CompletionQueues::default(),
@@ -101,8 +101,7 @@ impl State {
         self.hosts.get(host.0 as usize).filter(|h| !h.crashed)
     }
 
-    /// One event of the network, of a command queue or of an interrupt, and everything that follows from it. `false` if there
-    /// is none.
+    /// One event of the network, of a command queue or of an interrupt, and all its effects. `false` if there is none.
     pub(crate) fn step(&mut self) -> bool {
         match (self.net.next_event(), self.next_due()) {
             (None, None) => return false,
@@ -121,7 +120,7 @@ impl State {
         true
     }
 
-    /// When the next event is.
+    /// The time of the next event.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         let due = self.next_due().map(|(at, _)| at);
         self.net.next_event().into_iter().chain(due).min()
@@ -133,7 +132,7 @@ impl State {
         hosts.filter_map(|host| self.due(host).map(|at| (at, host))).min()
     }
 
-    /// When a host is interrupted next, or has a command done.
+    /// The time at which a host is interrupted next, or has a command done.
     pub(crate) fn due(&self, host: HostId) -> Option<Instant> {
         let state = &self.hosts[host.0 as usize];
         let interrupt = state.cqs.next_readable(self.net.now());
@@ -141,7 +140,7 @@ impl State {
         interrupt.into_iter().chain(commanded).min()
     }
 
-    /// A host's NIC was given something: takes out what has come of it.
+    /// A host's NIC got work: takes out the results.
     pub(crate) fn settle(&mut self, host: HostId) {
         self.net.kick(host.0 as usize);
         while let Some(placement) = self.nic(host).poll_placement() {
@@ -160,13 +159,13 @@ impl State {
         self.net.kick(host.0 as usize);
     }
 
-    /// Copies bytes that have arrived to where they belong.
+    /// Copies bytes that have arrived to their place.
     fn place(&mut self, host: HostId, placement: Placement) {
         let Placement { from, message, offset, len, target, .. } = placement;
         // Receives have no room, so the NIC has refused every SEND that has bytes.
         let Target::Region { rkey, remote } = target else { return };
         let Some(posted) = self.outgoing.get(&from).and_then(|o| o.posted.iter().find(|p| p.message == message)) else {
-            debug_assert!(false, "bytes of a message that nobody has posted");
+            debug_assert!(false, "bytes of a message that was never posted");
             return;
         };
         let Some(region) = self.hosts[host.0 as usize].regions.get(rkey) else { return };
@@ -185,12 +184,12 @@ impl State {
         state.cqs.report(qp, now + state.config.nic.costs.interrupt);
     }
 
-    /// What was posted up to the request that has completed is done with.
+    /// Requests up to the one that has completed are finished.
     pub(crate) fn forget_posted(&mut self, end: End, completion: &Completion, status: CompletionStatus) {
         let Completion::Send { id } = completion else { return };
         let Some(outgoing) = self.outgoing.get_mut(&end) else { return };
         if status != CompletionStatus::Success {
-            // Packets of it may still be under way.
+            // Packets of it may still be in flight.
             return;
         }
         while let Some(posted) = outgoing.posted.pop_front() {
@@ -200,7 +199,7 @@ impl State {
         }
     }
 
-    /// Has a host's device do something after what it was asked for before: when that is done.
+    /// Makes a host's device execute a command after the earlier ones; returns the time at which it is done.
     pub(crate) fn command(&mut self, host: HostId, command: Command) -> Instant {
         let now = self.net.now();
         if now < self.host(host).config.commands_from {
@@ -209,7 +208,7 @@ impl State {
         self.nic(host).command(now, command)
     }
 
-    /// A new region, and when the device knows it.
+    /// A new region, and the time at which the device can use it.
     pub(crate) fn register(&mut self, host: HostId, qp: QueuePairId, len: u32) -> Option<(Region, Instant)> {
         let state = self.host(host);
         let remote = state.regions.name(len);
@@ -228,7 +227,7 @@ impl State {
         }
     }
 
-    /// The queue pair is no more; its peer is told by the NIC.
+    /// The queue pair is gone; the NIC informs its peer.
     pub(crate) fn destroy(&mut self, host: HostId, qp: QueuePairId) {
         let state = self.host(host);
         if state.qps.remove(&qp).is_none() {

@@ -1,8 +1,8 @@
 //! TCP connections whose bytes a simulator's own TCP carries.
 //!
-//! Both ends are [in-memory anchors](netacc_device::loopback::anchor); their sockets' buffers are those of the anchors. The
-//! simulator takes the bytes that an end has written ([`TcpWires::poll_bytes`]), and delivers bytes
-//! ([`TcpWires::handle_bytes`]): the bytes themselves, which are compared with those that were written.
+//! Both ends are [in-memory anchors](netacc_device::loopback::anchor); their sockets' buffers are those of the anchors.
+//! The simulator takes the bytes that an end has written ([`TcpWires::poll_bytes`]), and delivers bytes
+//! ([`TcpWires::handle_bytes`]). These are the bytes themselves; they are compared with those that were written.
 //!
 //! Invariant: of the bytes that an end has written and that have not arrived, the first `given` are in the simulator's TCP.
 
@@ -48,8 +48,8 @@ impl TcpWires {
         number
     }
 
-    /// As [`add`](TcpWires::add), with a number that the caller chooses. The wire that had the number is dropped, and the
-    /// simulator drops it when it takes the new one.
+    /// As [`add`](TcpWires::add), with a number that the caller chooses. The previous wire with the number is dropped,
+    /// and the simulator drops it when it takes the new one.
     pub fn put(&mut self, number: u32, hosts: [HostId; 2], wire: AnchorWire) {
         wire.watch(number, &self.used);
         if self.wires.len() <= number as usize {
@@ -84,14 +84,14 @@ impl TcpWires {
         }
     }
 
-    /// It is made.
+    /// The connection is made.
     pub fn handle_connected(&mut self, number: u32) {
         if let Some(wire) = self.get_mut(number) {
             wire.connected = true;
         }
     }
 
-    /// Whether it is made.
+    /// Whether the connection is made.
     pub fn is_connected(&self, number: u32) -> bool {
         self.get(number).is_some_and(|w| w.connected)
     }
@@ -110,7 +110,7 @@ impl TcpWires {
         Some(number)
     }
 
-    /// The next bytes that a side has written; how many.
+    /// The next bytes that a side has written; returns their number.
     pub fn poll_bytes(&mut self, number: u32, side: usize, buf: &mut [u8]) -> usize {
         let Some((wire, from)) = self.get_mut(number).zip(ENDS.get(side)) else { return 0 };
         let count = wire.wire.copy_unsent(*from, wire.given[side], buf);
@@ -127,7 +127,7 @@ impl TcpWires {
         ends
     }
 
-    /// Bytes that a side has room for, of those under way to it.
+    /// Bytes that a side has room for, of those in flight to it.
     pub fn room(&self, number: u32, side: usize) -> usize {
         let Some((wire, end)) = self.get(number).zip(ENDS.get(side)) else { return 0 };
         let lens = wire.wire.deliverable().into_iter().map(|delivery| match delivery {
@@ -140,7 +140,7 @@ impl TcpWires {
     /// Bytes arrive at a side, at most as many as it has [`room`](TcpWires::room) for. After a reset they are dropped.
     ///
     /// # Errors
-    /// When they are not the bytes that its peer has written there.
+    /// Fails if they are not the bytes that its peer has written there.
     pub fn handle_bytes(&mut self, number: u32, side: usize, bytes: &[u8]) -> Result<(), Corrupt> {
         if bytes.is_empty() {
             return Ok(());
@@ -170,7 +170,7 @@ impl TcpWires {
         }
     }
 
-    /// The connection is no more, for both sides: it could not be made, or TCP has given up.
+    /// The connection is gone, for both sides: it could not be made, or TCP has given up.
     pub fn handle_failure(&mut self, number: u32) {
         let Some(wire) = self.get(number) else { return };
         wire.wire.break_off();
@@ -195,7 +195,7 @@ mod tests {
         (near, far, wires)
     }
 
-    // Breaks if bytes are given twice, arrive before they have, or are not announced.
+    // Breaks if bytes are given twice, arrive before they were given, or are not announced.
     #[test]
     fn bytes_go_through_somebody_elses_hands() {
         let (mut near, mut far, mut wires) = pair(8);
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(wires.room(0, 1), 2);
     }
 
-    // Breaks if wrong bytes, or bytes that were not given, are taken for the stream.
+    // Breaks if wrong bytes, or bytes that were not given, are accepted.
     #[test]
     fn wrong_bytes_are_noticed() {
         let (mut near, _far, mut wires) = pair(8);
@@ -248,6 +248,6 @@ mod tests {
         assert_eq!((far.try_read(&mut buf).ok(), far.try_read(&mut buf).ok()), (Some(3), Some(0)));
         wires.handle_failure(0);
         assert!(near.is_over() && far.is_over());
-        assert_eq!(wires.handle_bytes(0, 0, b"of before"), Ok(()), "under way when it was reset");
+        assert_eq!(wires.handle_bytes(0, 0, b"of before"), Ok(()), "in flight when it was reset");
     }
 }

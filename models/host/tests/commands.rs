@@ -1,4 +1,5 @@
-//! Making queue pairs and registering memory take their time on the device's command queue, and one waits for the other.
+//! Making queue pairs and registering memory take their time on the device's command queue, and one waits for the
+//! other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +55,8 @@ impl Pair {
         Pair { cluster, devices }
     }
 
-    /// The first connects so many links at once, the second accepts each request. Returns the events of each, and their times.
+    /// The first connects so many links at once, the second accepts each request. Returns the events of each, and their
+    /// times.
     fn connect(&self, count: usize) -> [Vec<(Instant, CmEvent)>; 2] {
         let cq = netacc_device::CompletionQueueId(0);
         for _ in 0..count {
@@ -78,7 +80,7 @@ impl Pair {
     }
 }
 
-/// When links were established, in nanoseconds.
+/// The times at which links were established, in nanoseconds.
 fn established(told: &[(Instant, CmEvent)]) -> Vec<u64> {
     let made = told.iter().filter(|(_, event)| matches!(event, CmEvent::Established { .. }));
     made.map(|(at, _)| at.as_nanos()).collect()
@@ -106,8 +108,8 @@ fn a_link_takes_the_sum_of_its_commands() {
     assert_eq!(established(&told[0]), [2 * way + DATAGRAM_NS]);
 }
 
-// Breaks if a device does two commands at a time, or one waits for anything but those before it: n links that are asked of a
-// device at once take it n times what one does.
+// Breaks if a device executes two commands at a time, or one waits for anything but those before it: n links that are
+// requested from a device at once take it n times as long as one.
 #[test]
 fn links_wait_for_each_other_on_one_device() {
     let one = CREATE_NS + REGISTER_NS + CONNECT_NS;

@@ -79,7 +79,7 @@ fn passes(link: &LinkConfig, config: &HostConfig, seed: u64) {
     assert!(report.is_success(), "{} seed {seed}, {link:?}:\n{report}", config.name);
 }
 
-// Breaks if a device on a modelled NIC breaks a promise of the traits.
+// Breaks if a device on a modelled NIC breaks a guarantee of the traits.
 #[test]
 fn modelled_devices_conform() {
     let link = LinkConfig::clean(LINE, Duration::from_micros(1));
@@ -88,7 +88,7 @@ fn modelled_devices_conform() {
     }
 }
 
-// Breaks if a device whose commands take their time breaks a promise that others keep.
+// Breaks if a device whose commands take their time breaks a guarantee that others keep.
 #[test]
 fn devices_that_take_their_time_conform() {
     let us = Duration::from_micros;
@@ -107,7 +107,7 @@ fn devices_that_take_their_time_conform() {
     }
 }
 
-// Breaks if a lossy, doubling, reordering network shows through the NIC.
+// Breaks if a lossy, doubling, reordering network has a visible effect through the NIC.
 #[test]
 fn they_conform_on_a_bad_network() {
     for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat] {

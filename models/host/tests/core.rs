@@ -1,4 +1,5 @@
-//! The production core on modelled NICs: endpoints that promote a connection and talk over it, in virtual time.
+//! The production core on modelled NICs: endpoints that promote a connection and exchange data over it, in virtual
+//! time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -121,7 +122,7 @@ impl Pair {
         buf
     }
 
-    /// Writes on one side; when the other has read it.
+    /// Writes on one side; returns the time at which the other has read it.
     fn one_way(&self, from: usize, bytes: &[u8]) -> Instant {
         assert_eq!(self.write(from, bytes), bytes.len());
         loop {
@@ -136,8 +137,8 @@ impl Pair {
     }
 }
 
-// Breaks if the core sends more than one message for a small write, waits for anything before it does, or the model does not
-// count the cost of each stage: the time is a sum that can be computed by hand.
+// Breaks if the core sends more than one message for a small write, waits for anything before it does, or the model
+// does not count the cost of each stage: the time is a sum that can be computed by hand.
 #[test]
 fn a_message_over_the_core_takes_what_its_parts_take() {
     let ns = Duration::from_nanos;
@@ -160,8 +161,8 @@ fn a_message_over_the_core_takes_what_its_parts_take() {
     assert_eq!(took, ns(100 + 200 + 400 + 30 + wire + DELAY_NS + 40 + 500 + 300));
 }
 
-// Breaks if bytes are lost, doubled or reordered between the core and a network that does all of it, or if anything depends on
-// more than the seed.
+// Breaks if bytes are lost, doubled or reordered between the core and a network that does all of it, or if anything
+// depends on more than the seed.
 #[test]
 fn a_stream_over_a_bad_network_arrives_and_replays() {
     let run = |seed: u64| {

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys::{self, Fd};
 
-/// What the coordinator asks for.
+/// A request of the coordinator.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Steps, with their index and what the oracle saw.
+    /// Steps, with their index and the oracle's outcome.
     Run(Vec<(usize, Step, Option<Outcome>)>),
-    /// The same for the exchanges of `warm`: the reply says what the kernel has delivered to the slot.
+    /// The same for the exchanges of `warm`: the reply has the bytes that the kernel has delivered to the slot.
     Warm { s: u32, receive: bool, send: bool },
     /// Fork a worker that has the same slots.
     Fork,
@@ -29,27 +29,27 @@ pub(crate) enum Request {
     Reset,
 }
 
-/// What a worker answers.
+/// A worker's answer.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Reply {
     /// Outcomes by step.
     pub(crate) outcomes: Vec<(usize, Outcome)>,
-    /// Of `Warm`.
+    /// For `Warm`.
     pub(crate) kernel_bytes: u64,
-    /// Of `Fork`, with the new worker's channel beside it.
+    /// For `Fork`, with the new worker's channel beside it.
     pub(crate) pid: i32,
-    /// Of `Give`: what the slot is.
+    /// For `Give`: the connection and side of the slot.
     pub(crate) end: Option<(u32, u8)>,
 }
 
 impl Reply {
-    /// With one outcome, of a step whose number the coordinator knows.
+    /// With one outcome, of a step whose number the coordinator has.
     pub(crate) fn of(outcome: Outcome) -> Reply {
         Reply { outcomes: vec![(0, outcome)], ..Reply::default() }
     }
 }
 
-/// Packets are at most so long; the kernel's default send buffer takes them.
+/// The largest packet; the kernel's default send buffer takes it.
 const MAX_PACKET: usize = 160 * 1024;
 
 /// One end.

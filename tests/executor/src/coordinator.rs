@@ -1,4 +1,4 @@
-//! The coordinator: reads programs, has workers take their steps in order, writes traces.
+//! The coordinator: reads programs, makes workers take their steps in order, writes traces.
 
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
@@ -15,9 +15,10 @@ use crate::world::World;
 const BATCH: usize = 100;
 /// Between two rounds of `warm`, for a library that moves the connection in a thread of its own.
 const WARM_PAUSE: Duration = Duration::from_micros(400);
-/// The same between machines, where it has to ask the other side, and gives up if there is more to send meanwhile.
+/// The same between machines, where the library has to contact the other side, and gives up if there is more to send
+/// meanwhile.
 const FAR_WARM_PAUSE: Duration = Duration::from_millis(4);
-/// There opening a device takes seconds at first: rounds go on for so long, times the slowness. Arbitrary.
+/// There opening a device takes seconds at first: rounds continue for this time, multiplied by the slowness. Arbitrary.
 const FAR_WARM_MOST: Duration = Duration::from_millis(300);
 
 #[derive(Deserialize)]
@@ -32,14 +33,14 @@ struct Job {
 pub(crate) struct Settings {
     /// Workers serve one program only.
     pub(crate) fresh: bool,
-    /// Nothing but kernel TCP can be there.
+    /// Only kernel TCP can carry the connections.
     pub(crate) kernel_only: bool,
     /// Commands that run agents.
     pub(crate) hosts: Vec<String>,
     pub(crate) world: World,
 }
 
-/// Why a program cannot go on.
+/// The reason why a program cannot continue.
 enum Halt {
     Stuck,
     Trouble(String),
@@ -89,7 +90,7 @@ fn run(job: &Job, places: &mut Places, settings: &Settings) -> Trace {
     for place in 0..run.places.count() {
         match run.places.perform(place, Order::End { whole: finished.is_ok() }) {
             Report::Totals(app, kernel) => {
-                // Each place knows what all have received, but only of its own descriptors what the kernel did.
+                // Each place has the counts of all received bytes, but the kernel's counts only of its own descriptors.
                 app_bytes = app_bytes.max(app);
                 kernel_bytes += kernel;
             }
@@ -191,7 +192,7 @@ impl Run<'_> {
         self.perform(p, Order::Ask { p, request })
     }
 
-    /// What a process's host makes of an order. `None` if the process has gone.
+    /// The host's result of an order for a process. `None` if the process has gone.
     fn perform(&mut self, p: u8, order: Order) -> Result<Option<Reply>, Halt> {
         let Some(place) = self.at.get(usize::from(p)) else { return Ok(None) };
         match self.places.perform(*place, order) {

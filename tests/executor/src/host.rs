@@ -1,4 +1,4 @@
-//! The workers of one host, and what a coordinator has them do: in the same process where all hosts of a program are
+//! The workers of one host, and the coordinator's orders for them: in the same process if all hosts of a program are
 //! this machine, else at the other end of a line ([`crate::place`]).
 
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use crate::sys::{self, Fd};
 use crate::worker::Worker;
 use crate::world::World;
 
-/// What a host is told.
+/// An order for a host.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// A program begins, with these processes here: the number of each and that of its host.
     Begin(Vec<(u8, u8)>),
-    /// A worker is to do something by itself.
+    /// A request for one worker.
     Ask { p: u8, request: Request },
     /// A worker forks one with the number `child`.
     Fork { p: u8, child: u8 },
@@ -33,29 +33,29 @@ pub(crate) enum Order {
     End { whole: bool },
 }
 
-/// What became of it.
+/// The result of an order.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
     /// The worker's answer.
     Reply(Reply),
     /// There is no such worker any more.
     Gone,
-    /// It got nowhere, and neither did anybody else here. The steps that the workers are at.
+    /// It got nowhere, and neither did any other worker here. The steps that the workers are at.
     Stuck(Vec<usize>),
-    /// Of `End`: bytes that programs have received, and the kernel's TCP for them.
+    /// For `End`: bytes that programs have received, and the kernel's TCP for them.
     Totals(u64, u64),
-    /// Something that no program can be blamed for.
+    /// A failure that no program can have caused.
     Trouble(String),
 }
 
-/// An order on a line, with what happened on other hosts meanwhile.
+/// An order on a line, with the events of other hosts meanwhile.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OrderLine {
     pub(crate) order: Order,
     pub(crate) known: Positions,
 }
 
-/// A report on a line, with what has happened here so far.
+/// A report on a line, with the events here so far.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ReportLine {
     pub(crate) report: Report,
@@ -75,7 +75,7 @@ pub(crate) struct Host {
     world: World,
     /// Workers that wait for a program, by process and host.
     pool: BTreeMap<(u8, u8), Handle>,
-    /// Those of the program that runs, by process, with their host.
+    /// The workers of the running program, by process, with their host.
     working: BTreeMap<u8, (u8, Handle)>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn serve(world: World) -> io::Result<()> {
     Ok(())
 }
 
-/// How waiting for a worker ends without an answer.
+/// The ways in which waiting for a worker ends without an answer.
 enum Silence {
     Gone,
     Stuck,
@@ -171,7 +171,7 @@ impl Host {
                 ours.close();
                 let others = self.pool.values().chain(self.working.values().map(|(_, handle)| handle));
                 others.for_each(|h| drop(sys::close(h.channel.fd)));
-                // Not so for the processes that it forks in turn: they outlive it, as a program's do.
+                // The processes that it forks in turn do not: they outlive it, as a program's do.
                 sys::die_with_parent();
                 Arc::new(Worker::new(theirs, self.ledger, self.world.clone(), process, host)).run()
             }
@@ -194,7 +194,7 @@ impl Host {
         Report::Totals(app, kernel)
     }
 
-    /// Asks a worker and waits.
+    /// Sends a request to a worker and waits.
     fn ask(&mut self, p: u8, request: &Request, beside: Option<Fd>) -> Answer {
         let Some((_, handle)) = self.working.get(&p) else { return Err(Silence::Gone) };
         if handle.channel.send(request, beside).is_err() {

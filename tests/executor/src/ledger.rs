@@ -1,4 +1,5 @@
-//! What all processes of a program share: how far each direction has come, where listeners are, who is busy with what.
+//! The state that all processes of a program share: the bytes of each direction, the addresses of listeners, and the
+//! step of each process.
 //!
 //! A memory file, inherited through fork and exec. Everything in it is atomic; the order of the steps makes it exact.
 
@@ -16,7 +17,7 @@ use crate::sys::{self, Fd};
 pub(crate) struct Direction {
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
-    /// What the kernel's TCP says that it delivered.
+    /// The bytes that the kernel's TCP has delivered, by its own count.
     pub(crate) kernel: AtomicU64,
 }
 
@@ -32,16 +33,16 @@ pub(crate) struct Listener {
 pub(crate) struct Ledger {
     pub(crate) directions: [[Direction; 2]; MAX_CONNECTIONS],
     pub(crate) listeners: [Listener; MAX_CONNECTIONS],
-    /// By process: the step it is at, plus one.
+    /// By process: the step that it executes, plus one.
     pub(crate) at: [AtomicU32; MAX_PROCESSES],
-    /// Goes up whenever anybody gets anywhere.
+    /// Goes up whenever any process makes progress.
     pub(crate) progress: AtomicU64,
-    /// A step of this program has waited in vain.
+    /// A step of this program has timed out.
     pub(crate) in_vain: AtomicU32,
 }
 
-/// What of a ledger concerns other hosts. Within a program every number only grows, so of two that know different things
-/// both are right.
+/// The part of a ledger that concerns other hosts. Within a program every number only grows, so of two different values
+/// the larger is the newer one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Positions {
     /// By name: host, 1 for IPv6, port.
@@ -52,7 +53,7 @@ pub(crate) struct Positions {
 }
 
 impl Positions {
-    /// Adds what another knows.
+    /// Adds another's positions.
     pub(crate) fn merge(&mut self, other: &Positions) {
         self.in_vain |= other.in_vain;
         self.listeners.extend(&other.listeners);
@@ -66,7 +67,7 @@ impl Positions {
 }
 
 impl Ledger {
-    /// What other hosts are to know.
+    /// The positions for other hosts.
     pub(crate) fn positions(&self) -> Positions {
         let of = |d: &Direction| (d.sent.load(Ordering::SeqCst), d.received.load(Ordering::SeqCst));
         let pairs = (0..).zip(self.directions.iter().map(|pair| [of(&pair[0]), of(&pair[1])]));
@@ -81,7 +82,7 @@ impl Ledger {
         }
     }
 
-    /// Takes over what happened on other hosts.
+    /// Takes over the positions of other hosts.
     pub(crate) fn learn(&self, known: &Positions) {
         for (l, (host, v6, port)) in &known.listeners {
             let Some(listener) = self.listeners.get(*l as usize) else { continue };

@@ -1,19 +1,19 @@
 //! `netacc-exec`: runs programs of socket operations with real processes on real sockets.
 //!
-//! It is an ordinary program: it calls the C library and nothing of this project but the format of programs and
-//! traces. Natively it is the oracle; under `netacc_run` the same executable tests the library.
+//! It is an ordinary program: it calls the C library, and uses of this project only the format of programs and traces.
+//! Natively it is the oracle; under `netacc_run` the same executable tests the library.
 //!
-//! One JSON request a line on standard input, `{"program": ..., "expect": trace or null}`; one trace a line on
-//! standard output. A **coordinator** keeps a few **worker** processes, hands each step to its worker in the order of
-//! the program, and waits for it to be done. Workers serve one program after another, as servers do; what a program
-//! forks, replaces or kills is renewed. Nothing but the order of the steps synchronises anything.
+//! One JSON request a line on standard input, `{"program": ..., "expect": trace or null}`; one trace a line on standard
+//! output. A **coordinator** keeps a few **worker** processes, hands each step to its worker in the order of the
+//! program, and waits for it to be done. Workers serve one program after another, as servers do; processes that a
+//! program forks, replaces or kills are renewed. Only the order of the steps synchronises the processes.
 //!
 //! The hosts of a program are addresses of this machine, or machines: `--host COMMAND`, once for each, runs
-//! `netacc-exec --agent` there, which has the workers of that host. The coordinator is then no program under test.
+//! `netacc-exec --agent` there, which has the workers of that host. The coordinator is then not a program under test.
 //!
-//! `expect` is the oracle's trace. TCP promises that what is sent arrives, not that it has arrived when the next call
-//! looks; so where the oracle saw something arrive, a step waits up to [`patience`](world::patience) for that, in the
-//! way that the program asked for (`poll` for a `poll`, `epoll_wait` for an `epoll_wait`). It never waits for an absence.
+//! `expect` is the oracle's trace. TCP guarantees that bytes arrive, not that they have arrived when the next call
+//! checks. So where the oracle saw something arrive, a step waits up to [`patience`](world::patience) for that, in the
+//! way that the program uses (`poll` for a `poll`, `epoll_wait` for an `epoll_wait`). It never waits for an absence.
 
 mod channel;
 mod coordinator;
@@ -41,13 +41,13 @@ struct Args {
     /// Workers serve one program only.
     #[arg(long)]
     fresh: bool,
-    /// Nothing but kernel TCP can be there: do not look whether a connection has moved elsewhere.
+    /// Only kernel TCP can carry the connections: do not check whether one has moved elsewhere.
     #[arg(long)]
     kernel_only: bool,
     /// A shell command that runs an agent on another machine, with our input and output; once for each host.
     #[arg(long = "host", value_name = "COMMAND")]
     hosts: Vec<String>,
-    /// Have the workers of one host for a coordinator elsewhere, which talks on standard input and output.
+    /// Have the workers of one host for a coordinator elsewhere, which uses standard input and output.
     #[arg(long, conflicts_with = "hosts")]
     agent: bool,
     /// The IPv4 addresses of the hosts, instead of 127.0.0.1 and up.
@@ -59,10 +59,10 @@ struct Args {
     /// Ports that listeners are given, instead of the kernel's choice.
     #[arg(long, value_parser = range, value_name = "FIRST-LAST")]
     ports: Option<(u16, u16)>,
-    /// How many times slower than an ordinary machine this one is; as often longer is waited.
+    /// How many times slower than an ordinary machine this one is; waits are multiplied by it.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     slowness: u32,
-    /// How long the peer's kernel is given to answer what a step has sent, in milliseconds.
+    /// The time that the peer's kernel gets to answer a step, in milliseconds.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
     settle_ms: u32,
     /// A worker's own beginning after `exec`: its state as JSON.

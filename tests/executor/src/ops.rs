@@ -1,10 +1,10 @@
-//! The operations, as a process does them.
+//! The operations of a process.
 //!
 //! * `connections`: sockets, from their making to their end.
-//! * `bytes`: what is sent and received, and what is counted of it.
-//! * `misuse`: calls with arguments that they cannot use, and of processes that may have no more of a resource.
+//! * `bytes`: sending and receiving, and the counts of bytes.
+//! * `misuse`: calls with invalid arguments, and of processes that have used up a resource.
 //! * `options`: options of sockets.
-//! * `readiness`: what poll, select and epoll say.
+//! * `readiness`: the results of poll, select and epoll.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,15 +30,15 @@ use misuse::{limited, misuse};
 use options::{get, set};
 use readiness::{close_instance, dup_instance, epoll_ctl, epoll_wait, poll};
 
-/// The same after a step has waited in vain: what follows a difference need not be waited for.
+/// The same after a step has timed out: consequences of a difference need not be waited for.
 const IMPATIENCE: Duration = Duration::from_millis(10);
-/// Between two looks where nothing can be waited for.
+/// The time between two polls where no wait is possible.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
-/// Of the program that runs, read from the ledger with each step.
+/// For the running program; read from the ledger with each step.
 static IN_VAIN: AtomicBool = AtomicBool::new(false);
 
-/// Whether some step of the program has waited in vain.
+/// Sets whether some step of the program has timed out.
 pub(crate) fn set_in_vain(in_vain: bool) {
     IN_VAIN.store(in_vain, Ordering::Relaxed);
 }
@@ -87,7 +87,7 @@ pub(crate) fn outcome(result: io::Result<i64>) -> Outcome {
     }
 }
 
-/// The kernel's own count of what it delivered, before a descriptor goes.
+/// Records the kernel's own count of delivered bytes, before a descriptor goes.
 pub(crate) fn note_kernel(ledger: &Ledger, slot: &Slot) {
     if let (Some((c, side)), Some(bytes)) = (slot.end, sys::kernel_received(slot.fd)) {
         ledger.directions[c as usize][usize::from(1 - side)].kernel.fetch_max(bytes, Ordering::SeqCst);
@@ -98,7 +98,7 @@ fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Does one operation. `expect` is what the oracle saw.
+/// Executes one operation. `expect` is the oracle's outcome.
 pub(crate) fn run(process: &Process, op: &Op, expect: Option<&Outcome>) -> Outcome {
     let pipes = sys::pipes();
     set_in_vain(process.ledger.in_vain.load(Ordering::SeqCst) != 0);

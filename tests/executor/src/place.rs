@@ -1,4 +1,4 @@
-//! Where the processes of a program are: all on this machine, or on several, each reached by a command that runs
+//! The places of the processes of a program: all on this machine, or on several, each reached by a command that runs
 //! `netacc-exec --agent` there with its standard input and output on ours (`ssh HOST ...`, `netacc lab exec 1 -- ...`).
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -52,11 +52,11 @@ impl Drop for Agent {
 pub(crate) enum Places {
     /// All hosts of a program are addresses of this machine.
     Here(Box<Host>),
-    /// A host of a program is one of these, and each is told what the others have come to.
+    /// A host of a program is one of these, and each gets the positions of the others.
     Elsewhere(Agents),
 }
 
-/// Machines, and what is known of the program that they run.
+/// Machines, and the positions of the program that they run.
 pub(crate) struct Agents {
     agents: Vec<Agent>,
     known: Positions,
@@ -72,7 +72,7 @@ impl Places {
         Ok(Places::Elsewhere(Agents { agents, known: Positions::default() }))
     }
 
-    /// How many there are.
+    /// The number of places.
     pub(crate) fn count(&self) -> usize {
         match self {
             Places::Here(_) => 1,
@@ -80,12 +80,12 @@ impl Places {
         }
     }
 
-    /// Which one a host of a program is.
+    /// The place of a program's host.
     pub(crate) fn of(&self, host: u8) -> usize {
         usize::from(host) % self.count()
     }
 
-    /// Has one of them do something.
+    /// Makes one of them execute an order.
     pub(crate) fn perform(&mut self, place: usize, order: Order) -> Report {
         match self {
             Places::Here(host) => host.perform(order),

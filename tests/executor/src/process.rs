@@ -1,4 +1,4 @@
-//! What operations work on: the descriptors of one process of a program, by slot, and the world that it is in.
+//! The objects of operations: the descriptors of one process of a program, by slot, and the process's world.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::ledger::Ledger;
 use crate::sys::Fd;
 use crate::world::World;
 
-/// What a slot is.
+/// A slot.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Slot {
     pub(crate) fd: Fd,
@@ -45,7 +45,8 @@ impl Slots {
         self.sockets.get(&s).map(|slot| slot.fd).or_else(|| self.epolls.get(&s).map(|instance| instance.fd))
     }
 
-    /// What was `closed`, in slot `s`, is not a name of its socket any more. Another one of that socket takes its place.
+    /// The `closed` descriptor, in slot `s`, does not name its socket any more. Another name of that socket replaces
+    /// it.
     pub(crate) fn unname(&mut self, s: u32, closed: &Slot) {
         let same = |(other, slot): (&u32, &Slot)| (*other != s && slot.end == closed.end).then_some(*other);
         let other = closed.end.and_then(|_| self.sockets.iter().find_map(same));

@@ -1,5 +1,5 @@
-//! The system calls. Everything goes through the C library, as in any program, so that what is preloaded sees it; but
-//! for one look at the kernel's own counters, which nobody may answer in its place.
+//! The system calls. Everything goes through the C library, as in any program, so that a preloaded library sees it. The
+//! only exception is the read of the kernel's own counters, which no library may answer in the kernel's place.
 
 #![expect(unsafe_code, reason = "system calls")]
 
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use netacc_program::{BadAddress, LimitedCall, Misuse, Resource};
 
-/// A descriptor's number. Programs of the test close and replace descriptors at will, so nothing here owns one.
+/// A descriptor's number. Programs of the test close and replace descriptors at will, so no value here owns one.
 pub(crate) type Fd = c_int;
 
 fn check(result: c_int) -> io::Result<c_int> {
@@ -36,7 +36,7 @@ extern "C" fn on_pipe(_: c_int) {
 
 extern "C" fn on_interrupt(_: c_int) {}
 
-/// From now on SIGPIPE is counted, children that end are nobody's affair, and [`interrupt`] interrupts.
+/// From now on SIGPIPE is counted, children that end need no wait, and [`interrupt`] interrupts.
 pub(crate) fn handle_signals() {
     for (signal, flags) in [(INTERRUPT, 0), (INTERRUPT_AND_RESTART, libc::SA_RESTART)] {
         // SAFETY: an action without handler, flags and mask is all zeroes.
@@ -200,7 +200,7 @@ pub(crate) fn reap(pid: i32) {
 /// Far longer than a process takes to end, however busy the machine is.
 const MOST_DYING_MS: c_int = 20_000;
 
-/// Orphans of our children become ours, so that none outlives us unseen.
+/// Orphans of our children become ours, so that none outlives this process undetected.
 pub(crate) fn adopt_orphans() {
     // SAFETY: no pointers.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
@@ -388,7 +388,7 @@ pub(crate) fn get_option<T: Copy>(fd: Fd, level: c_int, name: c_int) -> io::Resu
     Ok(value)
 }
 
-/// `getpeername`, whatever the name.
+/// `getpeername`, without the name.
 pub(crate) fn has_peer_name(fd: Fd) -> io::Result<()> {
     let mut name: libc::sockaddr_storage = unsafe_zeroed();
     let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -426,7 +426,7 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ms: c_int) -> io::Result<us
     check(unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) }).map(|n| n as usize)
 }
 
-/// `select` for what `poll` calls IN and OUT; the answer is in the `revents`.
+/// `select` for the events that `poll` calls IN and OUT; the answer is in the `revents`.
 pub(crate) fn select(fds: &mut [libc::pollfd], timeout_ms: c_int) -> io::Result<usize> {
     let mut reads: libc::fd_set = unsafe_zeroed();
     let mut writes: libc::fd_set = unsafe_zeroed();
@@ -500,7 +500,7 @@ pub(crate) fn bad_address(kind: BadAddress) -> *mut c_void {
     }
 }
 
-/// Makes a call in which `bad` is where something else should be.
+/// Makes a call in which `bad` replaces a valid argument.
 pub(crate) fn misuse(fd: Fd, call: Misuse, bad: *mut c_void) -> io::Result<usize> {
     const LEN: usize = 100;
     let mut byte = 0u8;
@@ -519,8 +519,8 @@ pub(crate) fn misuse(fd: Fd, call: Misuse, bad: *mut c_void) -> io::Result<usize
     let name: *mut libc::sockaddr = (&raw mut name).cast();
     let mut negative = libc::socklen_t::MAX;
     let mut len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: what is good lives, and is as long as said. What is bad is for the kernel, or for what stands in its place, to
-    // find out.
+    // SAFETY: valid arguments live, and have the given length. The kernel, or the library in its place, must detect the
+    // invalid ones.
     check_size(unsafe {
         match call {
             Misuse::Send => libc::send(fd, bad, LEN, 0),
@@ -550,7 +550,7 @@ pub(crate) fn misuse(fd: Fd, call: Misuse, bad: *mut c_void) -> io::Result<usize
     })
 }
 
-/// Makes a call while the process may have no more of a resource. What is open stays usable.
+/// Makes a call while the process's limit of a resource is used up. Open descriptors stay usable.
 pub(crate) fn limited(fd: Fd, resource: Resource, call: LimitedCall) -> io::Result<usize> {
     let resource = match resource {
         Resource::Descriptors => libc::RLIMIT_NOFILE,
@@ -603,7 +603,7 @@ fn while_limited(fd: Fd, call: LimitedCall) -> io::Result<usize> {
             check(n).map(|_| 0)
         }
         LimitedCall::Dup | LimitedCall::Socket => {
-            // SAFETY: no pointers; what is opened is closed.
+            // SAFETY: no pointers; the new descriptor is closed.
             let new = unsafe {
                 match call {
                     LimitedCall::Dup => libc::dup(fd),
@@ -633,9 +633,9 @@ fn set_receive_time(fd: Fd, time: libc::timeval) -> io::Result<()> {
 }
 
 /// # Safety
-/// As `sendfile`, of which the offset may be bad. A null one is none: then nothing is to be sent.
+/// As `sendfile`, with an offset that may be bad. A null offset means none: then nothing is to be sent.
 unsafe fn sendfile_from(fd: Fd, offset: *mut libc::off_t) -> isize {
-    // SAFETY: the name is a C string; the offset is for the kernel to judge.
+    // SAFETY: the name is a C string; the kernel checks the offset.
     unsafe {
         let file = libc::memfd_create(c"netacc-exec".as_ptr(), libc::MFD_CLOEXEC);
         let n = libc::sendfile(fd, file, offset, 1);
@@ -646,9 +646,9 @@ unsafe fn sendfile_from(fd: Fd, offset: *mut libc::off_t) -> isize {
     }
 }
 
-/// Bytes that the kernel's TCP has delivered on a connection, asked without the C library.
+/// Bytes that the kernel's TCP has delivered on a connection, read without the C library.
 pub(crate) fn kernel_received(fd: Fd) -> Option<u64> {
-    /// Of `tcpi_bytes_received` in `struct tcp_info`.
+    /// The place of `tcpi_bytes_received` in `struct tcp_info`.
     const OFFSET: usize = 128;
     let mut info = [0u8; 192];
     let mut len = info.len() as libc::socklen_t;

@@ -1,4 +1,4 @@
-//! A worker: one process of a program. It has slots, and does what it is told.
+//! A worker: one process of a program. It has slots, and executes requests.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use crate::process::{Process, Slot, Slots};
 use crate::sys::{self, Fd};
 use crate::world::{join_patience, World};
 
-/// What survives `exec`, as JSON in an argument.
+/// The state that survives `exec`, as JSON in an argument.
 #[derive(Serialize, Deserialize)]
 struct State {
     channel: Fd,
@@ -28,7 +28,7 @@ struct State {
     slots: Slots,
 }
 
-/// A process, and what it takes its steps from.
+/// A process, and the channel from which it takes its steps.
 pub(crate) struct Worker {
     channel: Channel,
     ledger_fd: Fd,
@@ -44,7 +44,7 @@ struct Background {
     tid: libc::pid_t,
 }
 
-/// What a background step gets to begin to wait. Arbitrary; the result must be the same without.
+/// The time that a background step gets to begin to wait. Arbitrary; the result must be the same without.
 const HEAD_START: Duration = Duration::from_micros(200);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -195,8 +195,8 @@ impl Worker {
         }
     }
 
-    /// Interrupts a background step. One that is not restarted may not have begun to wait at the first signal, so there are
-    /// more until it has ended. One that is restarted goes on waiting after any number.
+    /// Interrupts a background step. A step that is not restarted may not have begun to wait at the first signal, so
+    /// more signals follow until it has ended. A step that is restarted continues to wait after any number of signals.
     fn signal(&self, of: u32, restart: bool) {
         /// Arbitrary; more than one, so that some come while it waits.
         const RESTARTS: u32 = 4;
@@ -232,7 +232,7 @@ impl Worker {
                     ledger_fd: self.ledger_fd,
                     process: Process {
                         ledger: process.ledger,
-                        // The coordinator tells it by what it is asked to run.
+                        // The coordinator distinguishes it by its requests.
                         number: process.number,
                         host: process.host,
                         world: process.world.clone(),
@@ -272,14 +272,14 @@ impl Worker {
         }
     }
 
-    /// Ends the program: background steps that nobody joined, then everything that is open.
+    /// Ends the program: background steps that were not joined, then all open descriptors.
     fn reset(&self, reply: &mut Reply) {
         let left = std::mem::take(&mut *locked(&self.background));
         let slots = std::mem::take(&mut *self.process.slots());
         for slot in slots.sockets.values() {
             ops::note_kernel(self.process.ledger, slot);
             if !left.is_empty() {
-                // Whoever still waits there is to return.
+                // A thread that still waits there must return.
                 let _ = sys::shutdown(slot.fd, libc::SHUT_RDWR);
             }
         }

@@ -1,4 +1,4 @@
-//! What an executor is told of the machines that it runs on.
+//! An executor's settings for the machines that it runs on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use netacc_program::Op;
 use serde::{Deserialize, Serialize};
 
-/// Addresses of the hosts of a program, and how patient to be.
+/// Addresses of the hosts of a program, and time limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct World {
     /// By host, round and round. Empty: 127.0.0.1 and up.
     pub(crate) addresses: Vec<Ipv4Addr>,
     /// The same for IPv6. Empty: `::1`, which has no neighbours.
     pub(crate) addresses6: Vec<Ipv6Addr>,
-    /// The first and the last port that listeners are given; none: whatever the kernel chooses.
+    /// The first and the last port that listeners are given; none: the kernel chooses.
     pub(crate) ports: Option<(u16, u16)>,
-    /// How many times slower than an ordinary machine everything is.
+    /// The factor by which everything is slower than on an ordinary machine.
     pub(crate) slowness: u32,
-    /// What the peer's kernel needs to answer: waited for after each step that makes it, as the loopback does, where a
-    /// reset is there before the call that provoked it returns.
+    /// The time that the peer's kernel needs to answer. The worker waits so long after each step that makes it answer.
+    /// The result is then as on the loopback, where a reset is there before the call that provoked it returns.
     pub(crate) settle_ms: u32,
 }
 
@@ -29,11 +29,11 @@ impl Default for World {
     }
 }
 
-/// A worker that gets nowhere for so long is stuck. Above what any step may wait for by itself.
+/// A worker without progress for this time is stuck. Above every step's own waits.
 const STUCK_AFTER: Duration = Duration::from_millis(2500);
-/// How long a step waits for what the oracle saw at once. Arbitrary, far above any delay of a busy machine.
+/// How long a step waits for an outcome that the oracle saw at once. Arbitrary, far above any delay of a busy machine.
 const PATIENCE: Duration = Duration::from_millis(1000);
-/// How long a joined step may take. Far above what an honest one needs, below [`STUCK_AFTER`].
+/// How long a joined step may take. Far above the time of a correct one, below [`STUCK_AFTER`].
 const JOIN_PATIENCE: Duration = Duration::from_millis(1800);
 
 static SLOWNESS: OnceLock<u32> = OnceLock::new();
@@ -51,12 +51,12 @@ impl World {
         }
     }
 
-    /// For [`patience`] and [`join_patience`], in a process that is a worker from now on.
+    /// Sets [`patience`] and [`join_patience`], in a process that is a worker from now on.
     pub(crate) fn settle(&self) {
         let _ = SLOWNESS.set(self.slowness);
     }
 
-    /// After a step that the peer's kernel may answer, which no call shows.
+    /// Waits after a step that the peer's kernel may answer, because no call shows the answer.
     pub(crate) fn let_answer(&self, op: &Op) {
         let provokes = matches!(
             op,
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// How long nobody gets anywhere before somebody is stuck.
+    /// The time without progress of any worker after which one is stuck.
     pub(crate) fn stuck_after(&self) -> Duration {
         STUCK_AFTER * self.slowness
     }
@@ -86,7 +86,7 @@ fn slowness() -> u32 {
     SLOWNESS.get().copied().unwrap_or(1)
 }
 
-/// How long a step waits for what the oracle saw at once.
+/// How long a step waits for an outcome that the oracle saw at once.
 pub(crate) fn patience() -> Duration {
     PATIENCE * slowness()
 }

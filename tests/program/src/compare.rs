@@ -1,4 +1,4 @@
-//! Whether a trace agrees with the oracle's. The only place where a difference is forgiven; each freedom has a name,
+//! Whether a trace agrees with the oracle's. The only place where a difference is accepted; each freedom has a name,
 //! which `freedoms.md` explains.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::program::MAX_STEPS;
 use crate::{EpollAction, How, Interest, Op, Outcome, Program, Step, Trace};
 
-/// What an outcome's `skipped` says of an operation that the executor has no model of.
+/// An outcome's `skipped` for an operation that the executor has no model of.
 pub const UNSUPPORTED: &str = "unsupported";
 
-/// What an outcome's `skipped` says of a step that was taken by a worker which was stuck before it could tell.
+/// An outcome's `skipped` for a step of a worker that was stuck before it could report it.
 pub const LOST: &str = "lost";
 
 /// One step on which the two executors disagree.
@@ -19,15 +19,15 @@ pub const LOST: &str = "lost";
 pub struct Difference {
     /// Its index.
     pub step: usize,
-    /// What the oracle says.
+    /// The oracle's outcome.
     pub expected: Outcome,
-    /// What the other one says.
+    /// The other one's outcome.
     pub found: Outcome,
 }
 
-/// The differences between the oracle's trace and another, the first first.
+/// The differences between the oracle's trace and another, in order.
 ///
-/// What follows the first may be its consequence.
+/// Later differences may be consequences of the first.
 pub fn compare(program: &Program, oracle: &Trace, other: &Trace) -> Vec<Difference> {
     let absent = Outcome::skipped("no outcome");
     let stuck = other.outcomes.iter().any(|o| o.stuck);
@@ -35,9 +35,9 @@ pub fn compare(program: &Program, oracle: &Trace, other: &Trace) -> Vec<Differen
     for (index, step) in program.steps.iter().enumerate() {
         let expected = oracle.outcomes.get(index).unwrap_or(&absent);
         let found = other.outcomes.get(index).unwrap_or(&absent);
-        // What an executor cannot do it says; whoever runs it counts that.
+        // An executor reports operations that it cannot do; its caller counts them.
         let unsupported = found.skipped.as_deref() == Some(UNSUPPORTED);
-        // The step that was stuck is the difference, not what its worker had done before and could not tell.
+        // The stuck step is the difference, not the earlier steps that its worker could not report.
         let lost = stuck && found.skipped.as_deref() == Some(LOST);
         if !unsupported && !lost && !agree(step, &Before::of(program, (oracle, other), index), expected, found) {
             out.push(Difference { step: index, expected: expected.clone(), found: found.clone() });
@@ -46,27 +46,28 @@ pub fn compare(program: &Program, oracle: &Trace, other: &Trace) -> Vec<Differen
     out
 }
 
-/// What earlier steps mean for the freedoms of one.
+/// The consequences of earlier steps for the freedoms of one.
 #[derive(Default)]
 struct Before {
     /// Some connection was filled.
     filled: bool,
     /// Of an `epoll_wait`: the slots that the instance has edge-triggered, and not for one shot.
     edges: BTreeSet<u32>,
-    /// Of those the ones whose direction the process has ended, and the bits which are no news.
+    /// Of those, the slots whose direction the process has ended, and the bits that were reported before.
     late: BTreeMap<u32, BTreeSet<String>>,
-    /// Of those the ones that the process has closed although others hold them, and what was reported of them.
+    /// Of those, the slots that the process has closed although others hold them, and the bits that were reported for
+    /// them.
     outlived: BTreeMap<u32, BTreeSet<String>>,
-    /// Epoll instances that the step looks at, as far as freedoms of what they watch are theirs.
+    /// Epoll instances that the step polls, as far as they have freedoms of the sockets that they watch.
     nested: BTreeMap<u32, Nested>,
 }
 
-/// What is free of an instance because of what it watches.
+/// The freedom of an instance because of its members.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nested {
     /// It may be readable where the oracle's is not: an edge in it may be spurious.
     Extra,
-    /// As `Extra`, and the wait that looks at it has it for one shot, which an earlier spurious edge has used up.
+    /// As `Extra`, and the wait that polls it has it for one shot, which an earlier spurious edge has used up.
     Spent,
     /// It may be readable or not: an edge in it may be late.
     Any,
@@ -92,8 +93,8 @@ impl Before {
     }
 }
 
-/// Whether a slot was closed, or its number taken by `dup3`, by the process of a wait after that had forked: its child holds
-/// what the instance watches.
+/// Whether a slot was closed, or its number taken by `dup3`, by the process of a wait after it had forked: its child
+/// holds the instance's member.
 fn outlives(program: &Program, index: usize, slot: u32) -> bool {
     let p = program.steps[index].p;
     let steps = || program.steps[..index].iter().enumerate().filter(|(_, step)| step.p == p);
@@ -102,7 +103,7 @@ fn outlives(program: &Program, index: usize, slot: u32) -> bool {
     closed.is_some_and(|(at, _)| steps().any(|(fork, step)| fork < at && matches!(step.op, Op::Fork { .. })))
 }
 
-/// The slot in which an instance was created that process `p` knows as `name`.
+/// The slot in which the instance was created that process `p` names `name`.
 fn instance(program: &Program, index: usize, p: u8, mut name: u32) -> u32 {
     for step in program.steps[..index].iter().rev().filter(|step| step.p == p) {
         match &step.op {
@@ -113,11 +114,11 @@ fn instance(program: &Program, index: usize, p: u8, mut name: u32) -> u32 {
     name
 }
 
-/// What the instance that process `p` knows as `name` watches, by slot.
+/// The members, by slot, of the instance that process `p` names `name`.
 fn members(program: &Program, oracle: &Trace, index: usize, p: u8, name: u32) -> BTreeMap<u32, Interest> {
     let mut members = BTreeMap::new();
     let watching = instance(program, index, p, name);
-    // What the kernel refused (a second ADD, say) has changed nothing.
+    // A call that the kernel refused (a second ADD, for example) has changed nothing.
     let done = |at: usize| oracle.outcomes.get(at).is_some_and(|outcome| outcome.errno.is_none());
     for (at, step) in program.steps[..index].iter().enumerate().filter(|(at, step)| step.p == p && done(*at)) {
         let Op::EpollCtl { e, s, action, interest } = &step.op else { continue };
@@ -132,7 +133,7 @@ fn members(program: &Program, oracle: &Trace, index: usize, p: u8, name: u32) ->
     members
 }
 
-/// The freedoms of the instances that a step looks at; `edges` are the slots that it has edge-triggered.
+/// The freedoms of the instances that a step polls; `edges` are the slots that it has edge-triggered.
 fn nested(
     program: &Program,
     (oracle, other): (&Trace, &Trace),
@@ -168,8 +169,8 @@ fn nested(
     slots.into_iter().filter_map(free).collect()
 }
 
-/// Whether a wait has a slot for one shot, and an earlier one has reported that since it was armed: of the other trace, where
-/// the oracle has not.
+/// Whether a wait has a slot for one shot, and an earlier one has reported that since it was armed: in the other trace,
+/// where the oracle has not.
 fn is_spent(program: &Program, (oracle, other): (&Trace, &Trace), index: usize, slot: u32) -> bool {
     let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return false };
     if !members(program, oracle, index, *p, *e).get(&slot).is_some_and(|interest| interest.oneshot) {
@@ -195,7 +196,7 @@ fn has_ended(program: &Program, index: usize, p: u8, slot: u32) -> bool {
         .any(|step| step.p == p && matches!(&step.op, Op::Shutdown { s, how } if *s == slot && *how != How::Read))
 }
 
-/// What earlier waits on the same instance have reported of a slot.
+/// The bits that earlier waits on the same instance have reported for a slot.
 fn reported(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTreeSet<String> {
     let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return BTreeSet::new() };
     let same = |step: &Step| {
@@ -206,8 +207,8 @@ fn reported(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTree
     waits.filter_map(|(_, outcome)| outcome.events.get(&slot)).flat_map(|text| bits(text)).map(str::to_owned).collect()
 }
 
-/// What an edge for the peer's acknowledgement of an end may say of a slot: that there is room, and what the instance
-/// has reported before, if nothing has happened since that could bring more of it.
+/// The bits that an edge for the peer's acknowledgement of an end may report for a slot: room, and the bits that the
+/// instance has reported before, if nothing has happened since that could bring more of it.
 fn told(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTreeSet<String> {
     let mut told = BTreeSet::from(["out".to_owned()]);
     let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return told };
@@ -245,21 +246,21 @@ fn agree(step: &Step, before: &Before, expected: &Outcome, found: &Outcome) -> b
         }
     }
     for outcome in [&mut expected, &mut found] {
-        // Freedom "splits": into how many pieces a stream is cut is TCP's affair; executors add pieces up.
+        // Freedom "splits": TCP decides into how many pieces a stream is cut; executors add pieces up.
         outcome.calls = 0;
     }
     match &step.op {
-        // Freedom "room": how much fits into a connection that nobody reads.
+        // Freedom "room": the number of bytes that fit into a connection without a reader.
         Op::Fill { .. } if expected.errno == found.errno && found.ret > 0 && expected.ret > 0 => {
             found.ret = expected.ret;
         }
-        // Freedom "room": a drain after a fill has as much to read as went in, which the executor has checked.
+        // Freedom "room": a drain after a fill reads as many bytes as went in, which the executor has checked.
         Op::Drain { .. } if *filled && expected.wrong.is_none() && found.wrong.is_none() => found.ret = expected.ret,
         Op::Poll { .. } => {
             expected.ret = found.ret;
         }
         Op::EpollWait { .. } => {
-            // Freedom "late-edges": the peer's kernel acknowledges an end when it pleases.
+            // Freedom "late-edges": the peer's kernel acknowledges an end at any time.
             expected.events.retain(|slot, text| {
                 let no_news = late.get(slot).is_some_and(|told| bits(text).all(|bit| told.contains(bit)));
                 !no_news || found.events.contains_key(slot)
@@ -285,8 +286,8 @@ fn bits(text: &str) -> impl Iterator<Item = &str> {
     text.split('|').filter(|b| !b.is_empty())
 }
 
-/// Freedom "spurious-edges": an edge may be reported again as long as what it says is true. What the oracle reports must
-/// be there. Of what has no descriptor any more only what was true once can be said.
+/// Freedom "spurious-edges": an edge may be reported again as long as it is true. The oracle's edges must be there. For
+/// a slot that has no descriptor any more, only bits that were true once may be reported.
 fn spurious(
     edges: &BTreeSet<u32>,
     outlived: &BTreeMap<u32, BTreeSet<String>>,
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(compare(&program, &oracle, &other), []);
     }
 
-    // Breaks if an interest that the kernel refused counts as the one that it has.
+    // Breaks if an interest that the kernel refused counts as the present one.
     #[test]
     fn a_refused_interest_changes_nothing() {
         let add = |edge| {
@@ -359,7 +360,7 @@ mod tests {
         assert_eq!(edges(&program, &oracle(Outcome::value(0)), 2), BTreeSet::new());
     }
 
-    // Breaks if an instance has freedoms that nothing in it gives it, or lacks those that something in it does, also by
+    // Breaks if an instance has freedoms that none of its members has, or lacks those that a member has, also by
     // another name.
     #[test]
     fn an_instance_has_the_freedoms_of_what_it_watches() {
@@ -394,8 +395,8 @@ mod tests {
         assert!(!agree(&wait, &Before::default(), &seen(&[]), &seen(&[4])));
     }
 
-    // Breaks if a spurious edge that has used up a shot counts as a lost report, or a lost report as such an edge: where the
-    // shot was armed again, or nothing was reported.
+    // Breaks if a spurious edge that has used up a shot counts as a lost report, or a lost report as such an edge:
+    // where the shot was armed again, or nothing was reported.
     #[test]
     fn a_spurious_edge_uses_up_a_shot() {
         let step = |op| Step { p: 0, background: None, op };
@@ -428,7 +429,7 @@ mod tests {
         assert!(differs(false, &[4], false));
     }
 
-    // Breaks if bytes that came after the last report of a slot count as told, or what was reported does not.
+    // Breaks if bytes that came after the last report of a slot count as reported, or reported ones do not.
     #[test]
     fn only_what_was_told_is_no_news() {
         let step = |op| Step { p: 0, background: None, op };
@@ -442,7 +443,7 @@ mod tests {
         assert!(!told(&between(send), &oracle, 2, 2).contains("in"));
     }
 
-    // Breaks if only `close` counts as the end of a descriptor, or what no child can hold as held.
+    // Breaks if only `close` counts as the end of a descriptor, or an object that no child can hold as held.
     #[test]
     fn what_a_child_holds_outlives_its_descriptor() {
         let program = |ops: Vec<Op>| {
@@ -471,7 +472,7 @@ mod tests {
         assert!(agree(&step, &edge, &seen("in", "in|out"), &seen("in|out", "in|out")));
         assert!(!agree(&step, &edge, &seen("in", "in"), &seen("in|out", "in")));
         assert!(!agree(&step, &edge, &seen("in", "in"), &seen("", "in")));
-        // That an end was acknowledged is an edge, too.
+        // The acknowledgement of an end is an edge, too.
         let late = |told: &[&str]| Before {
             edges: BTreeSet::from([1]),
             late: [(1, told.iter().map(|&bit| bit.to_owned()).collect())].into(),
@@ -481,7 +482,7 @@ mod tests {
         assert!(!agree(&step, &late(&["out"]), &seen("in|out", "in|out"), &seen("", "in|out")));
         assert!(agree(&step, &late(&["in", "out"]), &seen("in|out", "in|out"), &seen("", "in|out")));
         assert!(!agree(&step, &edge, &seen("out", "out"), &seen("", "out")));
-        // Nobody can ask what has no descriptor here.
+        // A socket without a descriptor here cannot be polled.
         let gone = |outlived: &[&str]| Before {
             edges: BTreeSet::from([1]),
             outlived: [(1, outlived.iter().map(|&bit| bit.to_owned()).collect())].into(),
@@ -491,7 +492,7 @@ mod tests {
         let again = Outcome { events: [(1, "out".to_owned())].into(), ..Outcome::default() };
         assert!(agree(&step, &gone(&["out"]), &silent, &again));
         assert!(!agree(&step, &gone(&["in"]), &silent, &again));
-        // What is level-triggered or for one shot is never spurious.
+        // A level-triggered or one-shot slot is never spurious.
         assert!(!agree(&step, &Before::default(), &seen("", "in"), &seen("in", "in")));
     }
 }

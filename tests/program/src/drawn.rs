@@ -1,15 +1,15 @@
-//! Programs from bytes, for fuzzers: what `netacc_lab.strategies` draws from numbers.
+//! Programs from bytes, for fuzzers: `netacc_lab.strategies` draws the same from numbers.
 
 use crate::generate::{generate, Mix, Shape};
 use crate::program::{Config, Program};
 
 /// Bytes before the decisions.
 const HEADER: usize = 8;
-/// Bytes of a decision: more than any decision takes apart (56 bits).
+/// Bytes of a decision: more than any decision uses (56 bits).
 const DECISION: usize = 7;
 /// Decisions of a program at most. Arbitrary; a fuzzer prefers short inputs anyway.
 const MOST_DECISIONS: usize = 200;
-/// By input: of 1000 scheduler turns so many are faults. The same as `netacc_lab.simulated` uses.
+/// By input: the number of faults in 1000 scheduler turns. The same as `netacc_lab.simulated` uses.
 const FAULTS_PER_MILLE: [u32; 4] = [0, 1, 5, 30];
 /// Settings of the library under test. The same as `netacc_lab.strategies.CONFIGS`, as each is a process tree of its own
 /// for executors of real processes.
@@ -21,10 +21,10 @@ const CONFIGS: [Config; 5] = [
     Config { conn_per_qp: 64, ring_bytes: 65536, promote_after: 1, fault_per_mille: 0 },
 ];
 
-/// A program together with what it is made of.
+/// A program together with the data that it is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    /// Of the scheduler, for executors that have one.
+    /// The seed of the scheduler, for executors that have one.
     pub seed: u64,
     /// The frame of the program.
     pub shape: Shape,
@@ -33,7 +33,7 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    /// Reads a program from bytes. Every list of bytes gives one; bytes that are missing are zero.
+    /// Reads a program from bytes. Every list of bytes gives one; missing bytes are zero.
     pub fn from_bytes(bytes: &[u8]) -> Drawn {
         let header: [u8; HEADER] = std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0));
         let [processes, hosts, connections, mix, frame, config, faults, seed] = header.map(usize::from);

@@ -1,11 +1,12 @@
 //! Programs from numbers.
 //!
-//! Each number is one decision: what is done next, by whom, to what. A model of the connections keeps the program
-//! sound: it never waits for what nobody will do, and its results do not depend on what TCP leaves open (see
-//! `freedoms.md`). Numbers may be dropped and made smaller at will, which is how failures shrink: 0 is the plainest
-//! decision, and every list of numbers gives a program that ends.
+//! Each number is one decision: the next operation, its process, and its object. A model of the connections keeps the
+//! program sound: it never waits for an event that will not come, and its results do not depend on anything that TCP
+//! leaves open (see `freedoms.md`). Numbers may be dropped and made smaller at will, which is how failures shrink: 0 is
+//! the plainest decision, and every list of numbers gives a program that ends.
 //!
-//! Here: the model, and which decision a number is. What each decision does to the model is in modules by what it is about.
+//! Here: the model, and the choice of a decision from a number. The effect of each decision on the model is in modules
+//! by subject.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +33,7 @@ pub struct Shape {
     pub hosts: u8,
     /// Connections at the beginning, 1 to 8.
     pub connections: u8,
-    /// Which operations.
+    /// The set of operations.
     pub mix: Mix,
     /// Rounds of exchanges before a connection is used; 0 for none.
     pub warm: u8,
@@ -40,7 +41,7 @@ pub struct Shape {
     pub most_bytes: u32,
     /// Background steps (threads) may be used.
     pub threads: bool,
-    /// How the library is set.
+    /// The library's settings.
     pub config: Config,
 }
 
@@ -105,20 +106,20 @@ struct End {
     broken: bool,
     /// It will read no more.
     read_shut: bool,
-    /// What it has written and the other end has not read.
+    /// The bytes that it has written and the other end has not read.
     unread: u64,
-    /// In so many calls.
+    /// The number of calls that wrote them.
     calls: u32,
     /// It has ended its direction.
     ended: bool,
-    /// Nobody knows how much is unread: it was filled.
+    /// The number of unread bytes is unknown: it was filled.
     filled: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Connection {
     ends: [End; 2],
-    /// It has been used long enough for what it leads to, and that is over.
+    /// It has been used long enough for promotion, and that is over.
     warm: bool,
 }
 
@@ -252,7 +253,7 @@ impl Model {
         &mut self.connections[h.c].ends[1 - h.side]
     }
 
-    /// A descriptor of the other end, if anybody has one.
+    /// A descriptor of the other end, if a process has one.
     fn opposite(&self, h: Holder) -> Option<Holder> {
         self.holders.iter().copied().find(|o| o.c == h.c && o.side != h.side)
     }
@@ -265,7 +266,7 @@ impl Model {
     fn returns(&mut self, h: Holder, n: u64, all: bool) -> bool {
         let end = self.end(h).clone();
         let peer = self.peer(h).clone();
-        // Receiving nothing waits for something to be there.
+        // An empty receive waits for bytes to be there.
         let least = if all { n.max(1) } else { end.lowat.max(1).min(n.max(1)) };
         end.nonblock || end.broken || end.read_shut && peer.unread == 0 || peer.ended || peer.unread >= least
     }
@@ -277,7 +278,7 @@ impl Model {
         background
     }
 
-    /// All that is on its way arrives.
+    /// All bytes in flight arrive.
     fn finish(&mut self) {
         for c in 0..self.connections.len() {
             for side in 0..2 {

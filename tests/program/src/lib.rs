@@ -1,15 +1,15 @@
 //! Programs: socket operations of several processes, as data, and the traces that executors make of them.
 //!
-//! * [`Program`] is the JSON that `schema.json` beside this crate describes. It says what is done and in which order,
-//!   never what comes out.
+//! * [`Program`] is the JSON that `schema.json` beside this crate describes. It has the operations and their order,
+//!   never their results.
 //! * An executor runs it and returns a [`Trace`]: one [`Outcome`] for each step.
-//! * [`compare()`] holds a trace against the oracle's, kernel TCP. What TCP itself leaves open is listed in
+//! * [`compare()`] compares a trace with the oracle's, kernel TCP. Results that TCP itself leaves open are listed in
 //!   `freedoms.md` and allowed there, in that one function.
-//! * [`generate()`] makes programs from numbers, so that whoever owns the numbers (Hypothesis, a seeded generator) owns
-//!   generation, replay and shrinking. Every list of numbers is a program that ends. [`Drawn`] makes them from bytes, for
-//!   coverage-guided fuzzers.
+//! * [`generate()`] makes programs from numbers, so that the owner of the numbers (Hypothesis, a seeded generator)
+//!   controls generation, replay and shrinking. Every list of numbers is a program that ends. [`Drawn`] makes them from
+//!   bytes, for coverage-guided fuzzers.
 //!
-//! No code of the project is linked here, so that the executable under test stays what it is: an ordinary program.
+//! No code of the project is linked here, so that the executable under test stays an ordinary program.
 
 mod compare;
 mod drawn;

@@ -1,4 +1,4 @@
-//! The bytes that a direction of a connection carries: a function of the position, so that nothing need be kept, and
+//! The bytes that a direction of a connection carries: a function of the position, so that no byte need be stored, and
 //! bytes that are lost, doubled or reordered are recognised where they are read.
 //!
 //! Some positions look like the beginning of a record of the protocol between two libraries: programs may send anything.
@@ -16,7 +16,7 @@ fn mix(mut z: u64) -> u64 {
 fn word(key: u64, index: u64) -> [u8; 8] {
     let bits = mix(key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     match bits & 63 {
-        // All eight are as good as a proof: no application writes them by chance.
+        // All eight are as good as a proof: no program writes them by chance.
         0 => [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], (bits >> 8) as u8],
         1 => [MAGIC[0]; 8],
         _ => bits.to_le_bytes(),

@@ -21,10 +21,10 @@ pub const MAX_BYTES: u32 = 1 << 24;
 pub struct Program {
     /// [`FORMAT`].
     pub format: u32,
-    /// What somebody who meets it as a regression should know.
+    /// A note for a reader who meets it as a regression.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// How the library under test is set. Kernel TCP does not care.
+    /// The settings of the library under test. Kernel TCP ignores them.
     #[serde(default)]
     pub config: Config,
     /// The host of each process that is there from the beginning. On one machine a host is an address.
@@ -43,7 +43,7 @@ pub struct Config {
     pub ring_bytes: u32,
     /// `NACC_PROMOTE_AFTER`.
     pub promote_after: u32,
-    /// Links that die: of 1000 scheduler steps so many. Only executors that can inject faults care.
+    /// Links that die: the number of faults in 1000 scheduler steps. Only executors that can inject faults use it.
     pub fault_per_mille: u32,
 }
 
@@ -58,10 +58,10 @@ impl Default for Config {
 pub struct Step {
     /// The process.
     pub p: u8,
-    /// Run it in a thread of its own and go on; the number is for [`Op::Join`].
+    /// Run it in a thread of its own and continue; the number is for [`Op::Join`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<u32>,
-    /// What is done.
+    /// The operation.
     #[serde(flatten)]
     pub op: Op,
 }
@@ -128,12 +128,12 @@ pub struct RecvFlags {
     /// MSG_WAITALL
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub waitall: bool,
-    /// MSG_TRUNC: the bytes are thrown away.
+    /// MSG_TRUNC: the bytes are discarded.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub trunc: bool,
 }
 
-/// Which direction `shutdown` ends.
+/// The direction that `shutdown` ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum How {
@@ -146,7 +146,7 @@ pub enum How {
     Both,
 }
 
-/// A socket option, or something as good as one.
+/// A socket option, or a property that is set like one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Option_ {
@@ -172,7 +172,7 @@ pub enum Option_ {
     Type,
     /// `getpeername`, to get only: 1, or its error.
     Peer,
-    /// The state in TCP_INFO, to get only: the one that it is once acknowledgements that are under way have come.
+    /// The state in TCP_INFO, to get only: the state once acknowledgements in flight have come.
     State,
     /// SO_REUSEADDR
     Reuseaddr,
@@ -182,7 +182,7 @@ pub enum Option_ {
     Fionbio,
 }
 
-/// What an epoll instance or a poll is asked for.
+/// The events that an epoll instance or a poll requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Interest {
@@ -203,7 +203,7 @@ pub struct Interest {
     pub oneshot: bool,
 }
 
-/// What is done with an epoll instance's interest.
+/// The change of an epoll instance's interest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EpollAction {
@@ -215,7 +215,7 @@ pub enum EpollAction {
     Del,
 }
 
-/// A call with an argument that it cannot use. None moves a byte, and none waits where there is something to be said.
+/// A call with an invalid argument. None moves a byte, and none waits if there is a result to report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Misuse {
@@ -293,7 +293,7 @@ impl Misuse {
         Misuse::Sendfile,
     ];
 
-    /// Whether it waits on a descriptor that does until there is something to be read.
+    /// Whether it waits, on a blocking descriptor, until there are bytes to read.
     pub fn waits(self) -> bool {
         matches!(self, Misuse::Read | Misuse::ReadvElement)
     }
@@ -312,7 +312,7 @@ impl Misuse {
     }
 }
 
-/// An address where nothing can be read or written.
+/// An address that can be neither read nor written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadAddress {
@@ -327,7 +327,7 @@ pub enum BadAddress {
     Beyond,
 }
 
-/// A resource of which the process may have no more. Both are its own limits, which are put back after the call.
+/// A resource that the process has used up. Both are its own limits, which are put back after the call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
@@ -345,7 +345,8 @@ pub enum LimitedCall {
     /// `recv`, MSG_DONTWAIT and MSG_PEEK.
     #[default]
     Peek,
-    /// `recv` with SO_RCVTIMEO of a millisecond and MSG_PEEK, from a descriptor that waits; 0 if the time was over.
+    /// `recv` with SO_RCVTIMEO of a millisecond and MSG_PEEK, from a descriptor that waits; 0 if the time limit had
+    /// passed.
     PeekBriefly,
     /// `poll` for nothing, which is refused or not.
     Poll,
@@ -365,8 +366,8 @@ impl LimitedCall {
     pub const OPENING: [LimitedCall; 2] = [LimitedCall::Dup, LimitedCall::Socket];
 }
 
-/// An operation. `s` is a slot: a name for a descriptor, of one process; its number in the system is the system's
-/// affair. A forked process has its parent's slots. `c` is a connection, of the program.
+/// An operation. `s` is a slot: a name for a descriptor, of one process; the system chooses its number. A forked
+/// process has its parent's slots. `c` is a connection, of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 #[allow(missing_docs, reason = "the fields are the call's; the variants say the rest")]
@@ -419,7 +420,7 @@ pub enum Op {
     RecvAll { s: u32, n: u32 },
     /// Sends without blocking until there is no room.
     Fill { s: u32 },
-    /// Receives all that was sent and not received, and the end of stream if the peer has ended its direction.
+    /// Receives all bytes that were sent and not received, and the end of stream if the peer has ended its direction.
     Drain { s: u32 },
     /// `shutdown`
     Shutdown { s: u32, how: How },
@@ -433,14 +434,14 @@ pub enum Op {
     Get { s: u32, option: Option_ },
     /// `ioctl(FIONREAD)`.
     Fionread { s: u32 },
-    /// A call with an argument that it cannot use.
+    /// A call with an invalid argument.
     Misuse {
         s: u32,
         call: Misuse,
         #[serde(default)]
         at: BadAddress,
     },
-    /// A call of a process that may have no more of a resource.
+    /// A call of a process that has used up a resource.
     Limited { s: u32, resource: Resource, call: LimitedCall },
     /// `poll` of several slots, some of which may be epoll instances; it waits until something is ready if `wait`.
     Poll {
@@ -474,8 +475,8 @@ pub enum Op {
     Warm { s: u32, q: u8, peer: u32, rounds: u32 },
     /// Waits for the background step of that number.
     Join { of: u32 },
-    /// A signal to the thread of the background step of that number: its handler has `SA_RESTART` or not. Without, and for
-    /// calls that are never restarted, signals are sent until the step has ended.
+    /// A signal to the thread of the background step of that number: its handler has `SA_RESTART` or not. Without it,
+    /// and for calls that are never restarted, signals are sent until the step has ended.
     Signal {
         of: u32,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -489,9 +490,9 @@ pub enum Op {
     Pass { s: u32, q: u8, to: u32 },
     /// The process ends by `_exit`.
     Exit,
-    /// SIGKILL, from nobody.
+    /// SIGKILL, from outside.
     Kill,
-    /// Time for the library to do what it does on its own.
+    /// Time for the library's own work.
     Pause { us: u32 },
 }
 
@@ -499,7 +500,7 @@ fn sixteen() -> u32 {
     16
 }
 
-/// What is wrong with a program.
+/// The error in a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
@@ -509,12 +510,12 @@ pub enum ProgramError {
     /// Another version of the format.
     #[error("format {0}, only {FORMAT} is known")]
     Format(u32),
-    /// Too many of something, or a number that nothing has.
+    /// Too many of something, or a number that does not exist.
     #[error("step {step}: {what}")]
     Step {
         /// Its index.
         step: usize,
-        /// Why.
+        /// The error.
         what: String,
     },
     /// No process, or too many.
@@ -526,7 +527,7 @@ impl Program {
     /// Reads and checks a program.
     ///
     /// # Errors
-    /// It is not JSON, not of this format, or not sound.
+    /// Fails if it is not JSON, not of this format, or not sound.
     pub fn parse(text: &str) -> Result<Program, ProgramError> {
         let program: Program = serde_json::from_str(text).map_err(|e| ProgramError::Syntax(e.to_string()))?;
         program.check()?;
@@ -536,7 +537,7 @@ impl Program {
     /// Whether executors can run it: bounds, and names that exist. A slot that is not open is fine, and an EBADF.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first error.
     pub fn check(&self) -> Result<(), ProgramError> {
         if self.format != FORMAT {
             return Err(ProgramError::Format(self.format));

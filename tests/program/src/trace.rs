@@ -1,4 +1,4 @@
-//! What comes out of a program.
+//! The results of a program.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 pub struct Wrong {
     /// Of the direction.
     pub position: u64,
-    /// What should be there.
+    /// The byte that should be there.
     pub expected: u8,
-    /// What is.
+    /// The byte that is there.
     pub found: u8,
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
-    /// What the call returned: bytes, a value, 0; -1 with `errno`. For a step of several calls their sum.
+    /// What the call returned: bytes, a value, 0; -1 with `errno`. For a step of several calls, their sum.
     pub ret: i64,
     /// The errno's name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ pub struct Outcome {
     /// Readiness by slot: of `poll` and `epoll_wait`, as the names of the bits joined by `|`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub events: BTreeMap<u32, String>,
-    /// For an epoll instance: what `poll` says of all its slots at that time.
+    /// For an epoll instance: the result of `poll` for all its slots at that time.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub level: BTreeMap<u32, String>,
     /// SIGPIPE was raised.
@@ -45,7 +45,7 @@ pub struct Outcome {
     /// The slot is not open, the process has gone, or the executor cannot do this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// How many calls it took: nobody's business but a reader's.
+    /// The number of calls that it took, for human readers only.
     #[serde(skip_serializing_if = "is_zero")]
     pub calls: u32,
 }
@@ -76,7 +76,7 @@ impl Outcome {
     }
 }
 
-/// What came out of a program.
+/// The results of a program's steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trace {
@@ -84,10 +84,10 @@ pub struct Trace {
     pub outcomes: Vec<Outcome>,
     /// Bytes that the steps received.
     pub app_bytes: u64,
-    /// Bytes that the kernel's TCP delivered for them, asked from the kernel itself. Fewer than `app_bytes` went over
-    /// something else.
+    /// Bytes that the kernel's TCP delivered for them, read from the kernel itself. Fewer than `app_bytes`: the rest
+    /// went over something else.
     pub kernel_bytes: u64,
-    /// The executor's own trouble: the trace says nothing.
+    /// The executor's own failure: the trace is meaningless.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }

@@ -26,7 +26,7 @@ pub enum Delivery {
     },
     /// A connection manager gets an attempt's request, success or failure.
     Connection {
-        /// The end that gets it.
+        /// The device that gets it.
         to: DeviceId,
         /// The attempt, as `to` numbers it.
         id: ConnectionId,

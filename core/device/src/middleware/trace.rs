@@ -40,7 +40,7 @@ impl<D: Device + ?Sized, O: Observer> Trace<D, O> {
         &self.inner
     }
 
-    /// The observer of a traced device.
+    /// The observer.
     pub fn observer(&self) -> &O {
         &self.observer
     }

@@ -1,4 +1,4 @@
-#![expect(unsafe_code, reason = "guests' memory is mapped, and used at the same time as the guests do")]
+#![expect(unsafe_code, reason = "guests' memory is mapped, and used at the same time as the guests use it")]
 //! A guest's memory, mapped from the files that QEMU shares, and its interrupts.
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::pci::VECTORS;
 
 /// A piece of a guest's memory.
 ///
-/// Invariant: `base..base + len` is mapped while this lives, and `address + len` is no address beyond 2^64.
+/// Invariant: `base..base + len` is mapped while this lives, and `address + len` is not beyond 2^64.
 struct Mapping {
     address: u64,
     len: u64,
@@ -31,7 +31,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Memory and interrupts of the machine that a client has.
+/// Memory and interrupts of a client's machine.
 pub(super) struct GuestHost {
     mappings: Vec<Mapping>,
     vectors: Vec<Option<File>>,
@@ -47,7 +47,7 @@ impl GuestHost {
     /// Maps a part of a file as memory at `address`.
     pub(super) fn map(&mut self, file: &File, offset: u64, address: u64, len: u64, writable: bool) -> io::Result<()> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-        // A mapping beyond the end of the file would be a signal at the first access.
+        // A mapping beyond the end of the file would cause a signal at the first access.
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or_else(invalid)?;
         if end > file.metadata()?.len() || address.checked_add(len).is_none() {
             return Err(invalid());
@@ -63,7 +63,7 @@ impl GuestHost {
         Ok(())
     }
 
-    /// Takes away what lies within the range.
+    /// Removes mappings within the range.
     pub(super) fn unmap(&mut self, address: u64, len: u64) {
         let end = address.saturating_add(len);
         self.mappings.retain(|mapping| mapping.address < address || mapping.address + mapping.len > end);
@@ -82,7 +82,7 @@ impl GuestHost {
         self.vectors.iter_mut().for_each(|vector| *vector = None);
     }
 
-    /// Where a byte is, and how many follow it there.
+    /// The place of a byte, and the number of bytes that follow it there.
     fn locate(&self, address: u64, writing: bool) -> Option<(*mut u8, u64)> {
         let within = |m: &&Mapping| address >= m.address && address - m.address < m.len && (m.writable || !writing);
         let mapping = self.mappings.iter().find(within)?;
@@ -91,7 +91,8 @@ impl GuestHost {
         Some((unsafe { mapping.base.add(offset as usize) }, mapping.len - offset))
     }
 
-    /// Calls `copy` with each piece of a range: where it is, and its place in the range. A range may lie across mappings.
+    /// Calls `copy` with each piece of a range: its place in memory, and its place in the range. A range may lie across
+    /// mappings.
     fn each_piece(
         &self,
         (address, len): (u64, usize),
@@ -105,7 +106,7 @@ impl GuestHost {
             let at = address.checked_add(done as u64).ok_or(outside)?;
             let (base, left) = self.locate(at, writing).ok_or(outside)?;
             let piece = usize::try_from(left).unwrap_or(usize::MAX).min(len - done);
-            // More mappings in a row than a machine has.
+            // More consecutive mappings than a machine has.
             *pieces.get_mut(count).ok_or(outside)? = (base, done..done + piece);
             (count, done) = (count + 1, done + piece);
         }
@@ -118,8 +119,8 @@ impl GuestMemory for GuestHost {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), OutsideMemory> {
         let to = into.as_mut_ptr();
         self.each_piece((address, into.len()), false, |from, range| {
-            // SAFETY: `from` has as many bytes mapped as the range, which is within `into`. The guest may write at the same
-            // time: what is read is then any mixture, which is checked like everything that a guest writes.
+            // SAFETY: `from` has as many bytes mapped as the range, which is within `into`. The guest may write at the
+            // same time: the bytes read are then any mixture, which is checked like all input of a guest.
             unsafe { ptr::copy_nonoverlapping(from, to.add(range.start), range.len()) };
         })?;
         // A later read must not see older data than the doorbell or entry that led to it.
@@ -172,7 +173,7 @@ impl GuestMemory for GuestHost {
 impl Interrupts for GuestHost {
     fn raise(&mut self, vector: u16) {
         if let Some(Some(file)) = self.vectors.get(usize::from(vector)) {
-            // A count that is full has an interrupt pending anyway.
+            // A full count has an interrupt pending anyway.
             let _ = (&*file).write(&1u64.to_ne_bytes());
         }
     }
@@ -198,7 +199,7 @@ mod tests {
         let mut bytes = [0; 16];
         assert!(host.write(0x10ff8, &[1; 16]).is_err(), "the second mapping is read-only");
         assert_eq!(host.read(0x10ff8, &mut bytes), Ok(()));
-        assert_eq!(bytes, [0; 16], "nothing was written of what was refused");
+        assert_eq!(bytes, [0; 16], "a refused write wrote nothing");
         for address in [0xffff, 0x11ff1, 0x12000, u64::MAX, u64::MAX - 15] {
             assert!(host.read(address, &mut bytes).is_err(), "{address:#x}");
             assert!(host.publish(address, &[0; 16]).is_err(), "{address:#x}");

@@ -32,7 +32,7 @@ impl Wire for CopyWire {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        // Whatever is here is drained before anybody waits.
+        // All events are drained before any wait.
         None
     }
 }

@@ -1,16 +1,16 @@
 //! A wire with the transport of `netacc-rnic` on it: loss, delay, a rate, retransmission and its limit.
 //!
-//! Each function has a modelled NIC, and each pair of ends that uses the wire a queue pair on either. The NICs carry lengths
-//! and order, this wire the content: every message and every answer with data is a SEND of the model, and the receive for it
-//! is posted along. So keys, bounds and empty receive queues stay with the functions, and the model does what it is good at. An
-//! answer without data is the transport's own acknowledgement.
+//! Each function has a modelled NIC, and each pair of ends that uses the wire a queue pair on either. The NICs carry
+//! lengths and order, this wire the content: every message and every answer with data is a SEND of the model, and the
+//! receive for it is posted along. So keys, bounds and empty receive queues stay with the functions, and the model only
+//! does transport. An answer without data is the transport's own acknowledgement.
 //!
-//! Time is that of the calls, but what happens within has its own: an event that is handled late is handled as if it were not,
-//! so rates and delays do not depend on when this process runs.
+//! Time is that of the calls, but each event has its own time: an event that is handled late is handled as if it were
+//! not, so rates and delays do not depend on when this process runs.
 //!
 //! # Invariants
-//! * What is in `sent` for an end are its messages and answers in the order in which its NIC was given them.
-//! * A request is in `awaited` from the time it is sent until its answer leaves here.
+//! * `sent` has an end's messages and answers in the order in which its NIC got them.
+//! * A request is in `awaited` from the time it is sent until its answer leaves this wire.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -24,7 +24,7 @@ use netacc_rnic::{Nic, NicConfig, NodeId, Packet, SendRequest, Verb};
 use crate::status::Status;
 use crate::wire::{End, Message, Reply, Wire, WireEvent};
 
-/// Events that one call handles. Arbitrary: it bounds how long a thread holds the fabric's lock.
+/// Events that one call handles. Arbitrary: it bounds how long a thread has the fabric locked.
 const MAX_EVENTS: u32 = 100_000;
 
 /// Work requests of a modelled queue pair. More than the functions' queues hold.
@@ -36,9 +36,9 @@ pub const MILLION: u32 = 1_000_000;
 /// The settings of the wire. With loss, duplication, delay and rate at zero it is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireSettings {
-    /// Of a million packets, how many are lost.
+    /// The number of packets, of a million, that are lost.
     pub loss_ppm: u32,
-    /// Of a million packets, how many arrive twice.
+    /// The number of packets, of a million, that arrive twice.
     pub duplicate_ppm: u32,
     /// From the last bit sent to the last bit received.
     pub delay: Duration,
@@ -46,7 +46,8 @@ pub struct WireSettings {
     pub rate_bps: u64,
     /// Payload bytes of a packet. Only for queue pairs that are connected later.
     pub mtu_bytes: u32,
-    /// Without progress for so long, everything unacknowledged is sent again. Only for queue pairs that are connected later.
+    /// After this time without progress, everything unacknowledged is sent again. Only for queue pairs that are
+    /// connected later.
     pub retry_timeout: Duration,
     /// Attempts without progress, before the connection fails. Only for queue pairs that are connected later.
     pub retry_count: u8,
@@ -68,7 +69,7 @@ impl Default for WireSettings {
 }
 
 impl WireSettings {
-    /// Whether packets are to be treated at all.
+    /// Whether any impairment is set.
     pub fn is_impaired(&self) -> bool {
         self.loss_ppm > 0 || self.duplicate_ppm > 0 || self.delay > Duration::ZERO || self.rate_bps > 0
     }
@@ -94,18 +95,18 @@ impl WireSettings {
 /// So fast that a packet takes no time.
 const UNLIMITED_BPS: u64 = 1_000_000_000_000_000;
 
-/// Something that is carried.
+/// A content of the wire.
 enum Content {
     Request(Message),
     Answer { id: u64, reply: Reply },
 }
 
-/// A request whose answer has not left here.
+/// A request whose answer has not left this wire.
 #[derive(Default)]
 struct Awaited {
     /// The transport has acknowledged the request.
     acknowledged: bool,
-    /// The responder has handled it. An answer with data is on its way by itself.
+    /// The responder has handled it. An answer with data is in flight by itself.
     reply: Option<Reply>,
 }
 
@@ -147,7 +148,7 @@ struct Node {
     port: Serializer,
     port_busy: bool,
     timer: Option<Instant>,
-    /// Whose queue pairs of the model are whose.
+    /// The ends of the model's queue pairs.
     ends: BTreeMap<QueuePairId, End>,
 }
 
@@ -163,13 +164,13 @@ pub struct ModelledWire {
     awaited: BTreeMap<(End, u64), Awaited>,
     events: BinaryHeap<Reverse<Scheduled>>,
     scheduled: u64,
-    /// How far events were handled.
+    /// The time up to which events were handled.
     clock: Instant,
     out: VecDeque<WireEvent>,
 }
 
 impl ModelledWire {
-    /// Without ends. The same seed loses the same packets of the same traffic.
+    /// A wire without ends. The same seed loses the same packets of the same traffic.
     pub fn new(seed: u64) -> ModelledWire {
         ModelledWire {
             settings: WireSettings::default(),
@@ -190,7 +191,8 @@ impl ModelledWire {
         &self.settings
     }
 
-    /// Changes the settings: for packets that are sent from now on, and where noted for later connections.
+    /// Changes the settings: for packets that are sent from now on, and, where their documentation says so, for later
+    /// connections.
     pub fn set(&mut self, settings: WireSettings) {
         for node in self.nodes.values_mut() {
             node.port = settings.serializer();
@@ -260,7 +262,7 @@ impl ModelledWire {
         self.serve(from.function);
     }
 
-    /// Handles what happens until `now`.
+    /// Handles the events until `now`.
     fn advance(&mut self, now: Instant) {
         for _ in 0..MAX_EVENTS {
             if self.events.peek().is_none_or(|Reverse(next)| next.at > now) {
@@ -296,7 +298,7 @@ impl ModelledWire {
         }
     }
 
-    /// Takes what a NIC has done, sends what it has to send, and sets its timer.
+    /// Takes a NIC's results, sends its packets, and sets its timer.
     fn serve(&mut self, function: usize) {
         let clock = self.clock;
         let Some(node) = self.nodes.get_mut(&function) else { return };
@@ -379,7 +381,7 @@ impl ModelledWire {
     }
 }
 
-/// The id of all answers, as a work request: none of a request, which count from 0.
+/// The id of all answers, as a work request: no request has it, because those count from 0.
 const ANSWER: u64 = u64::MAX;
 
 fn node_id(function: usize) -> NodeId {

@@ -1,4 +1,4 @@
-//! The wire of a fabric: the copy, or the model while it has something to do.
+//! The wire of a fabric: the copy, or the model while it has messages.
 
 use netacc_device::Instant;
 

@@ -32,7 +32,7 @@ fn firmware_version() {
     assert_eq!(lab.command(0, Request::new(1, 2)), (0, [0x0225, 0, 0, 0]));
 }
 
-// Breaks if commands of 128 bytes are not told from those of 64, also where the ring wraps.
+// Breaks if commands of 128 bytes are not distinguished from those of 64, also where the ring wraps.
 #[test]
 fn both_lengths_in_one_ring() {
     let mut lab = Lab::started(1);
@@ -195,7 +195,7 @@ fn regions() {
     assert_eq!(status(&mut lab, deregister(5)), OBJECT, "gone");
 }
 
-// Breaks if a guest, which needs one table for that, can make the device hold lists of pages without a bound.
+// Breaks if a guest, which needs one table for that, can make the device keep lists of pages without a bound.
 #[test]
 fn lists_of_pages_are_bounded() {
     const EXHAUSTED: u8 = 4;
@@ -213,8 +213,8 @@ fn lists_of_pages_are_bounded() {
     assert_eq!(status(&mut lab, large(32)), 0);
 }
 
-// Breaks if a doorbell beyond the end of the command queue is taken, or a command that claims more blocks than were posted
-// reads what was not.
+// Breaks if a doorbell beyond the end of the command queue is accepted, or a command that claims more blocks than were
+// posted reads blocks that were not.
 #[test]
 fn the_command_queue_is_bounded() {
     let mut lab = Lab::started(1);

@@ -16,7 +16,7 @@ fn settings(lab: &mut Lab) -> Value {
     ask(lab, json!({ "get": "settings" }))
 }
 
-// Breaks if a setting is not the one that was named, or others change with it.
+// Breaks if a request changes another setting than the named one, or others with it.
 #[test]
 fn each_setting_is_set() {
     for (name, value) in [
@@ -67,7 +67,7 @@ fn each_setting_is_set() {
     }
 }
 
-// Breaks if a setting without a function is not all functions'.
+// Breaks if a setting without a function does not apply to all functions.
 #[test]
 fn all_functions() {
     let mut lab = Lab::started(2);
@@ -114,7 +114,7 @@ fn wrong_requests() {
     assert_eq!(settings(&mut lab), before);
 }
 
-// Breaks if a fault hits another queue than the one that is named, or none.
+// Breaks if a fault hits another queue than the named one, or none.
 #[test]
 fn faults() {
     for (event, code) in [("qp_fatal", 0), ("empty_receive_queue", 1), ("access_error", 2), ("other", 4)] {

@@ -1,4 +1,4 @@
-//! A driver and a provider in memory of their own: what the tests speak to the device with.
+//! A driver and a provider in memory of their own, with which the tests use the device.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -71,7 +71,7 @@ pub(crate) struct Cqe {
     pub(crate) len: u32,
 }
 
-/// A completion queue as its user sees it.
+/// A completion queue, for its user.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cq {
     pub(crate) cqn: u32,
@@ -80,7 +80,7 @@ pub(crate) struct Cq {
     consumed: u32,
 }
 
-/// A queue pair as its user sees it.
+/// A queue pair, for its user.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Qp {
     pub(crate) function: usize,
@@ -98,7 +98,7 @@ pub(crate) struct Qp {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mr {
     pub(crate) key: u32,
-    /// As the process that registered it sees it.
+    /// Its address in the process that registered it.
     pub(crate) va: u64,
     pub(crate) physical: u64,
 }
@@ -124,7 +124,7 @@ pub(crate) const REMOTE_READ: u32 = 1 << 3;
 pub(crate) const REMOTE_WRITE: u32 = 1 << 4;
 pub(crate) const ATOMIC: u32 = 1;
 
-/// The protection domain that everything is in unless a test says otherwise.
+/// The protection domain of all objects, unless a test uses another.
 pub(crate) const DOMAIN: u32 = 3;
 
 pub(crate) struct Lab {
@@ -134,7 +134,7 @@ pub(crate) struct Lab {
     next_number: u32,
 }
 
-/// A command in the making.
+/// A command that is being composed.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     kind: (u8, u8),
@@ -146,7 +146,7 @@ impl Request {
         Request { kind: (module, number), bytes: vec![0; 64] }
     }
 
-    /// Of a later driver.
+    /// The format of a later driver.
     pub(crate) fn long(mut self) -> Request {
         self.bytes.resize(128, 0);
         self
@@ -230,7 +230,7 @@ impl Lab {
         assert_eq!(self.read32(function, 0x14), 2, "INIT is done");
     }
 
-    /// The driver forgets all it knew of the device.
+    /// The driver forgets its state of the device.
     pub(crate) fn forget(&mut self, function: usize) {
         let fresh = Lab::new(1).guests.remove(0);
         let free = self.guests[function].free;
@@ -254,7 +254,7 @@ impl Lab {
         self.run();
     }
 
-    /// Lets the fabric do all that takes no time.
+    /// Lets the fabric do all work that takes no time.
     pub(crate) fn run(&mut self) {
         self.fabric.run(self.now);
         while self.fabric.next_deadline().is_some_and(|at| at <= self.now) {
@@ -331,7 +331,7 @@ impl Lab {
         Some((word(0) as u8, [word(8), word(12), word(16), word(20)]))
     }
 
-    /// Carries out a command.
+    /// Executes a command.
     pub(crate) fn command(&mut self, function: usize, request: Request) -> (u8, [u32; 4]) {
         self.post_command(function, &request);
         self.poll_command(function).expect("an answer at once")
@@ -381,7 +381,7 @@ impl Lab {
         assert_eq!(self.command(qp.function, modify(qp.qpn, 3)).0, 0);
     }
 
-    /// Registers memory whose addresses are others than the physical ones, in pages that are not in order.
+    /// Registers memory whose addresses differ from the physical ones, in pages that are not in order.
     pub(crate) fn register(&mut self, function: usize, bytes: u64, rights: u32, domain: u32) -> Mr {
         let pages = bytes.div_ceil(PAGE);
         let physical = self.allocate(function, pages * PAGE);
@@ -457,7 +457,7 @@ impl Lab {
         })
     }
 
-    /// All that has completed.
+    /// All completions.
     pub(crate) fn drain(&mut self, function: usize, cq: &mut Cq) -> Vec<Cqe> {
         std::iter::from_fn(|| self.poll(function, cq)).collect()
     }

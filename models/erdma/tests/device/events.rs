@@ -48,7 +48,7 @@ fn one_event_for_one_arming() {
     assert_eq!(lab.events(0), [cqs[0].cqn]);
 }
 
-// Breaks if what completed between the last poll and the arming waits for the next completion.
+// Breaks if a completion between the last poll and the arming waits for the next completion.
 #[test]
 fn arming_is_not_too_late() {
     let (mut lab, mut qps, mut cqs) = Lab::connected();
@@ -120,7 +120,7 @@ fn event_queues_fill_and_wrap() {
     }
 }
 
-// Breaks if a completion queue whose memory is not there fails in silence.
+// Breaks if a completion queue whose memory is not there fails silently.
 #[test]
 fn completion_queues_without_memory() {
     let mut lab = Lab::started(2);
@@ -132,7 +132,7 @@ fn completion_queues_without_memory() {
     assert_eq!(lab.async_events(0), [(3, 50)]);
 }
 
-// Breaks if the commands' event queue does not tell of a command, or tells of each one without being armed.
+// Breaks if the commands' event queue does not report a command, or reports each one without being armed.
 #[test]
 fn commands_interrupt_when_armed() {
     let mut lab = Lab::started(1);

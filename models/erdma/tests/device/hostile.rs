@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::driver::{Lab, Request};
 
-/// Something that such a driver does.
+/// An action of such a driver.
 #[derive(Clone, Debug)]
 enum Act {
     /// Writes to BAR 0.
@@ -17,7 +17,7 @@ enum Act {
     Doorbell(u64, u64),
     /// A command whose number exists.
     Command((u8, u8), bool, Vec<(usize, u64)>),
-    /// Overwrites memory: queues, tables, whatever is there.
+    /// Overwrites memory: queues, tables, any address.
     Scribble(u64, Vec<u8>),
     /// A request on a queue pair that exists, of any content.
     Send(usize, Vec<u8>),
@@ -27,7 +27,7 @@ enum Act {
     Time(u64),
 }
 
-/// Numbers that are at an edge, or small, or addresses of the guest's memory, or none of that.
+/// Numbers that are at an edge, or small, or addresses of the guest's memory, or none of these.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..16u64,
@@ -65,7 +65,7 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    // Breaks if anything that a guest writes panics, takes memory without a bound, or never ends.
+    // Breaks if any input of a guest panics, takes memory without a bound, or never ends.
     #[test]
     fn nothing_panics(acts in prop::collection::vec(act(), 1..120), modelled in any::<bool>(), stall in any::<bool>()) {
         let (mut lab, mut qps, _) = Lab::connected();

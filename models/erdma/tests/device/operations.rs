@@ -1,4 +1,4 @@
-//! Each operation, done.
+//! Each operation, executed.
 
 use crate::driver::{sqe, Cqe, Lab, Mr, Qp, Request, ALL, DOMAIN};
 
@@ -114,7 +114,7 @@ fn atomics() {
     }
 }
 
-// Breaks if a success that nobody asked for completes, or its place in the queue is not free again.
+// Breaks if a success completes although no completion was requested, or its place in the queue is not free again.
 #[test]
 fn unsignaled() {
     let (mut lab, mut qps, mut cqs, _) = with_regions();
@@ -140,10 +140,10 @@ fn a_batch_is_in_order() {
     let done: Vec<u8> = lab.drain(0, &mut cqs[0]).iter().map(|cqe| cqe.opcode).collect();
     assert_eq!(done, [1, 0, 1]);
     let first = lab.peek(1, far.physical, 8);
-    assert_eq!(lab.peek(0, near.physical + 8, 8), first, "each saw what the one before did");
+    assert_eq!(lab.peek(0, near.physical + 8, 8), first, "each saw the result of the one before");
 }
 
-// Breaks if what is posted before the peer is there is lost: the passive end is ready before it answers.
+// Breaks if requests are lost that were posted before the peer is there: the passive end is ready before it answers.
 #[test]
 fn requests_before_the_peer_wait() {
     let mut lab = Lab::started(2);
@@ -164,7 +164,7 @@ fn requests_before_the_peer_wait() {
     assert_eq!(only(&lab.drain(1, &mut cqs[1])).status, 0);
 }
 
-// Breaks if queue pairs are joined whose connections or cookies are not each other's.
+// Breaks if queue pairs are joined whose connections or cookies do not match.
 #[test]
 fn others_are_no_peers() {
     let ends = ((1, 11), (2, 22));
@@ -226,7 +226,7 @@ fn rings_in_a_table_of_pages() {
     assert_eq!(only(&lab.drain(0, &mut cq)).status, 0);
 }
 
-// Breaks if more than one of a list of pages without a table is not used, in later drivers' longer commands.
+// Breaks if only the first page of a list without a table is used, in later drivers' longer commands.
 #[test]
 fn rings_in_a_list_of_pages() {
     let mut lab = Lab::started(1);
@@ -273,12 +273,12 @@ fn fast_regions() {
         assert_eq!(done, [(14, 0), (0, 0), (15, 0)]);
         assert_eq!(lab.peek(1, far.physical, 10), [9; 10]);
     }
-    // The key that was taken back is none.
+    // The key that was taken back is invalid.
     lab.post_send(&mut qps[0], &write(index << 8 | 2, 1));
     assert_eq!(crate::events::statuses(&lab.drain(0, &mut cqs[0])), [(0, 10)]);
 }
 
-// Breaks if a peer cannot take back a region of the kernel's, or its user is not told which.
+// Breaks if a peer cannot take back a region of the kernel's, or its user does not learn which.
 #[test]
 fn send_with_invalidate() {
     let (mut lab, mut qps, mut cqs, _) = with_regions();
@@ -291,7 +291,7 @@ fn send_with_invalidate() {
     assert_eq!(only(&lab.drain(0, &mut cqs[0])).status, 0);
 }
 
-// Breaks if the device counts nothing: this is how a test sees that data went over it.
+// Breaks if the device counts nothing: a test sees by these counters that data went over it.
 #[test]
 fn statistics() {
     let (mut lab, mut qps, _, [near, far]) = with_regions();

@@ -113,7 +113,7 @@ fn remote_memory() {
     refused_there("not aligned", 4, with(By::Atomic, ALL, DOMAIN, |va, key| (va + 4, key)));
 }
 
-// Breaks if what was refused was done in part.
+// Breaks if a refused operation was executed in part.
 #[test]
 fn nothing_is_written_of_what_is_refused() {
     let (mut lab, mut qps, _) = Lab::connected();
@@ -161,7 +161,7 @@ fn malformed_requests() {
     });
 }
 
-// Breaks if operations that the device does not offer are done.
+// Breaks if operations that the device does not offer are executed.
 #[test]
 fn atomics_are_off_at_first() {
     let (mut lab, mut qps, mut cqs) = Lab::connected();
@@ -170,7 +170,7 @@ fn atomics_are_off_at_first() {
     assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(18, 8)]);
 }
 
-// Breaks if a request of five blocks, or one that was posted in part, is taken.
+// Breaks if a request of five blocks, or one that was posted in part, is accepted.
 #[test]
 fn blocks_that_were_not_posted() {
     for (blocks, posted) in [(5u64, 5), (8, 8), (2, 1)] {
@@ -184,7 +184,7 @@ fn blocks_that_were_not_posted() {
     }
 }
 
-// Breaks if a doorbell beyond the end of a queue is believed, or one that takes work back.
+// Breaks if a doorbell beyond the end of a queue is accepted, or one that takes work back.
 #[test]
 fn depths() {
     let fatal = |lab: &mut Lab, qp: &Qp| assert_eq!(lab.async_events(0), [(QP_FATAL, qp.qpn)]);
@@ -205,7 +205,7 @@ fn depths() {
     lab.doorbell(0, 0x1000, u64::from(qps[0].qpn) << 32 | 2);
     fatal(&mut lab, &qps[0]);
 
-    // Requests under way count against the depth, too.
+    // Requests in flight count against the depth, too.
     let (mut lab, mut qps, _) = Lab::connected();
     lab.set(1, |settings| settings.stall_receive = true);
     for _ in 0..16 {
@@ -228,7 +228,7 @@ fn doorbells_for_nothing() {
     assert_eq!(lab.fabric.counters(0).doorbells_refused, before + 4);
 }
 
-// Breaks if a message without a receive is lost in silence: eRDMA has no RNR.
+// Breaks if a message without a receive is lost silently: eRDMA has no RNR.
 #[test]
 fn an_empty_receive_queue_is_fatal() {
     for request in [sqe::send(2, 0, [0; 4], &[]), sqe::write(9, 0, [0; 4], (0, 0), &[])] {
@@ -239,7 +239,7 @@ fn an_empty_receive_queue_is_fatal() {
     }
 }
 
-// Breaks if a receive that cannot take its message does not end the connection, or does not say why.
+// Breaks if a receive that cannot take its message does not end the connection, or does not give the reason.
 #[test]
 fn receives() {
     type Post = fn(&mut Lab, &mut Qp);
@@ -321,18 +321,18 @@ fn three(lab: &mut Lab, qp: &mut Qp) {
     lab.ring_send(qp);
 }
 
-// Breaks if what was posted behind a failure is done, or not reported.
+// Breaks if requests that were posted behind a failure are executed, or not reported.
 #[test]
 fn flushes() {
     let (mut lab, mut qps, mut cqs) = Lab::connected();
     lab.post_receive(&mut qps[0], 0, 0, 0);
     three(&mut lab, &mut qps[0]);
     assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(0, 0), (0, 10), (4, FLUSHED), (0, FLUSHED)]);
-    // Later work is not: user space is not told of it.
+    // Later work is not: user space gets no completion for it.
     lab.post_send(&mut qps[0], &sqe::write(0, 0, [0; 4], (0, 0), &[]));
     lab.post_receive(&mut qps[0], 0, 0, 0);
     assert_eq!(lab.drain(0, &mut cqs[0]), []);
-    // The kernel asks for it.
+    // The kernel requests it.
     let (sends, receives) = (u32::from(qps[0].send_posted), u32::from(qps[0].receive_posted));
     let request =
         |sends, receives| crate::driver::Request::new(0, 6).u32(8, qps[0].qpn).u32(12, sends).u32(16, receives);
@@ -341,7 +341,7 @@ fn flushes() {
     assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(4, FLUSHED), (0, FLUSHED)]);
 }
 
-// Breaks if what was posted behind a failure is sent while the failure waits for older requests.
+// Breaks if requests that were posted behind a failure are sent while the failure waits for older requests.
 #[test]
 fn nothing_is_sent_behind_a_failure() {
     let (mut lab, mut qps, mut cqs) = Lab::connected();
@@ -372,7 +372,7 @@ fn a_stopped_peer_answers_nothing() {
     assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(0, FLUSHED)]);
 }
 
-// Breaks if the successor of a queue pair that refused, whose peer does not know yet, is taken for it.
+// Breaks if the refusal of a queue pair hits its successor, while its peer has not got the refusal yet.
 #[test]
 fn a_refusal_is_not_its_successor_s() {
     let (mut lab, mut qps, mut cqs) = Lab::connected();
@@ -380,7 +380,7 @@ fn a_refusal_is_not_its_successor_s() {
     lab.fabric.set_wire(netacc_erdma::wire::modelled::WireSettings { delay, ..Default::default() });
     let mr = lab.register(0, 64, ALL, DOMAIN);
     lab.post_send(&mut qps[0], &sqe::write(0, 0, [0; 4], (0, 0x7700), &[sqe::of(&mr, 8)]));
-    // It was refused, and the refusal is on its way back.
+    // It was refused, and the refusal is in flight.
     lab.advance(delay + delay / 2);
     assert_eq!(lab.async_events(1), [(ACCESS_ERROR, qps[1].qpn)]);
     assert_eq!(lab.drain(0, &mut cqs[0]), []);

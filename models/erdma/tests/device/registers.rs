@@ -1,8 +1,8 @@
-//! Registers, and the way from power-on to a device that works.
+//! Registers, and the way from power-on to a working device.
 
 use crate::driver::{create_eq, Lab, Request};
 
-// Breaks if the driver takes the function for one that does not work, or pairs it with another Ethernet device.
+// Breaks if the driver rejects the function as faulty, or pairs it with another Ethernet device.
 #[test]
 fn identity() {
     let lab = Lab::new(2);
@@ -13,7 +13,7 @@ fn identity() {
     assert_eq!(mac, 0x5254_0099_0001);
 }
 
-// Breaks if a driver can rewrite what the device says of itself.
+// Breaks if a driver can rewrite the device's own registers.
 #[test]
 fn the_device_s_own_registers_stay() {
     let mut lab = Lab::new(1);
@@ -24,7 +24,7 @@ fn the_device_s_own_registers_stay() {
     }
 }
 
-// Breaks if INIT is done with queues that the device cannot use: the driver must see its time-out.
+// Breaks if INIT succeeds with queues that the device cannot use: the driver must see its time-out.
 #[test]
 fn init_needs_queues() {
     for (at, value) in [(0x30, 0), (0x30, 24), (0x30, 1 << 16), (0x34, 3), (0x48, 0), (0x48, 1 << 16)] {
@@ -43,7 +43,7 @@ fn reset_and_start_again() {
     lab.write32(0, 0x10, 1);
     assert_eq!(lab.read32(0, 0x14), 1, "reset is done");
     assert_eq!(lab.read32(0, 0x30), 0);
-    // Doorbells of before are for nothing.
+    // Earlier doorbells have no effect.
     let refused = lab.fabric.counters(0).doorbells_refused;
     lab.ring_send(&qps[0]);
     assert_eq!(lab.fabric.counters(0).doorbells_refused, refused, "there is no device to refuse them");
@@ -55,7 +55,7 @@ fn reset_and_start_again() {
     lab.create_qp(0, cq.cqn, 0);
 }
 
-// Breaks if the statistics registers that 6.1 reads hold nothing.
+// Breaks if the statistics registers that 6.1 reads are empty.
 #[test]
 fn statistics_registers() {
     let lab = Lab::started(1);
@@ -66,7 +66,7 @@ fn statistics_registers() {
     assert_eq!(bytes, [0; 8], "half of one and half of another");
 }
 
-// Breaks if a read or write that crosses the end of BAR 0, or is of an odd length, does anything.
+// Breaks if a read or write that crosses the end of BAR 0, or is of an odd length, has an effect.
 #[test]
 fn odd_accesses() {
     let mut lab = Lab::started(1);

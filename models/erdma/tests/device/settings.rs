@@ -27,7 +27,7 @@ fn completes() {
     }
 }
 
-// Breaks if whoever completes early can make the device hold messages without a bound.
+// Breaks if a driver whose requests complete early can make the device keep messages without a bound.
 #[test]
 fn what_completed_early_is_bounded() {
     let (mut lab, mut qps, mut cqs) = Lab::connected();
@@ -50,7 +50,7 @@ fn what_completed_early_is_bounded() {
     assert_eq!(lab.drain(0, &mut cqs[0]), []);
 }
 
-// Breaks if a refusal of what has completed is lost: the connection must end all the same.
+// Breaks if the refusal of a completed request is lost: the connection must end all the same.
 #[test]
 fn refused_after_completion() {
     let (mut lab, mut qps, mut cqs) = Lab::connected();
@@ -103,7 +103,7 @@ fn stalls() {
         set(&mut lab, true);
         lab.post_send(&mut qps[0], &nothing());
         assert_eq!(lab.drain(0, &mut cqs[0]), []);
-        // The other direction goes on.
+        // The other direction continues.
         lab.post_send(&mut qps[1], &nothing());
         assert_eq!(lab.drain(1, &mut cqs[1]).len(), 1);
         set(&mut lab, false);
@@ -195,7 +195,7 @@ fn interrupts_may_be_lost_or_doubled() {
     assert_eq!(round(&mut lab, &mut qps[0], &mut cqs[0]), 2);
 }
 
-// Breaks if a device that says it has one block of queue pairs takes more.
+// Breaks if a device that reports one block of queue pairs takes more.
 #[test]
 fn limits() {
     let mut lab = Lab::started(1);

@@ -1,4 +1,4 @@
-//! The modelled wire below the true rings: loss, delay, rate, and giving up.
+//! The modelled wire below the real rings: loss, delay, rate, and giving up.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn lossy() -> WireSettings {
     }
 }
 
-// Breaks if a lost or doubled packet shows: bytes, order, or a completion too much.
+// Breaks if a lost or doubled packet has a visible effect: in bytes, order, or an extra completion.
 #[test]
 fn everything_arrives_once_and_in_order() {
     let (mut lab, mut qps, mut cqs, [near, far]) = on(lossy());
@@ -50,7 +50,7 @@ fn everything_arrives_once_and_in_order() {
     assert!(lab.peek(0, near.physical + 100_000, 30_000) == expected[4096..4096 + 30_000]);
 }
 
-// Breaks if time on the wire is another one than was set.
+// Breaks if the time on the wire differs from the setting.
 #[test]
 fn delay_and_rate() {
     let delay = Duration::from_micros(100);
@@ -87,7 +87,7 @@ fn fences_hold() {
     assert_eq!(lab.peek(1, far.physical + 64, 8), [7; 8]);
 }
 
-// Breaks if a dead wire is never given up, or the driver does not learn of it.
+// Breaks if a dead wire is never given up, or the driver gets no event.
 #[test]
 fn retries_are_exhausted() {
     let settings = WireSettings { loss_ppm: MILLION, retry_count: 2, ..lossy() };
@@ -100,7 +100,7 @@ fn retries_are_exhausted() {
     assert_eq!(lab.async_events(0), [(0, qps[0].qpn)]);
 }
 
-// Breaks if messages overtake one another where the wire changes, or none come any more.
+// Breaks if messages overtake one another where the wire changes, or stop.
 #[test]
 fn settings_change_under_traffic() {
     let (mut lab, mut qps, mut cqs, _) = on(WireSettings::default());
@@ -114,7 +114,7 @@ fn settings_change_under_traffic() {
     let seen: Vec<u32> = lab.drain(1, &mut cqs[1]).iter().map(|cqe| u32::from_le_bytes(cqe.extra)).collect();
     assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
     assert_eq!(lab.drain(0, &mut cqs[0]).len(), 6);
-    // All is answered: the next one is copied again.
+    // Everything is answered: the next message is copied again.
     lab.fabric.set_wire(WireSettings::default());
     lab.post_receive(&mut qps[1], 0, 0, 0);
     lab.post_send(&mut qps[0], &sqe::send(2, 0, [0; 4], &[]));
@@ -132,7 +132,7 @@ fn refusals_come_back() {
     assert_eq!(lab.async_events(1), [(2, qps[1].qpn)]);
 }
 
-// Breaks if what was under way reaches a successor of the queue pair, or the wire is never quiet again.
+// Breaks if messages in flight reach a successor of the queue pair, or the wire is never quiet again.
 #[test]
 fn destroyed_under_way() {
     let (mut lab, mut qps, mut cqs, _) = on(lossy());

@@ -1,4 +1,4 @@
-//! What is sent and received, and what is counted of it.
+//! Sending and receiving, and the counts of bytes.
 
 use std::ffi::c_int;
 use std::io;
@@ -31,7 +31,7 @@ pub(super) fn wait_for(fd: Fd, events: i16, begun: Instant) -> bool {
     let mut one = [libc::pollfd { fd, events, revents: 0 }];
     let ready = sys::poll(&mut one, left.as_millis() as c_int).is_ok_and(|n| n > 0);
     if ready && one[0].revents & events == 0 {
-        // Something else is ready, for good: do not spin.
+        // Something else stays ready: do not spin.
         std::thread::sleep(LOOK_AGAIN);
     }
     ready
@@ -131,7 +131,7 @@ pub(super) fn fill(process: &Process, slot: &Slot, expect: Option<&Outcome>) -> 
                 out.sent.fetch_add(sent as u64, Ordering::SeqCst);
                 done += sent;
             }
-            // As in `send`: where there was room for some there is, if not at once.
+            // As in `send`: where there was room for some bytes there is again, if not at once.
             Err(error) if would_block(&error) && some && done == 0 && begun.elapsed() < patience() => {
                 wait_for(slot.fd, libc::POLLOUT, begun);
             }
@@ -174,7 +174,7 @@ pub(super) fn receive(
 ) -> Outcome {
     let bits = bits_of(flags);
     let ledger = directions(process, slot);
-    // Where the call takes no flags these are not asked for.
+    // Calls that take no flags get none.
     let plain = matches!(call, RecvCall::Read | RecvCall::Readv);
     let (peek, trunc) = (flags.peek && !plain, flags.trunc && !plain);
     let mut buffer = vec![0; n as usize];
@@ -184,7 +184,7 @@ pub(super) fn receive(
     let mut got = 0;
     loop {
         out.calls += 1;
-        // What is read in further pieces must not block where the first did not have to.
+        // Reading further pieces must not block where the first did not have to.
         let more = if got > 0 { bits | libc::MSG_DONTWAIT } else { bits };
         let result = match got {
             0 => receive_once(slot.fd, &mut buffer, call, bits),
@@ -221,7 +221,7 @@ pub(super) fn receive(
                 let arrives = match expect {
                     Some(e) => {
                         e.errno.as_deref() != Some(&errno_name(&error))
-                            // Who receives nothing is told that something is there.
+                            // A caller that receives no bytes learns that some are there.
                             && (e.ret > got as i64 || e.end || e.errno.is_some() || n == 0)
                     }
                     None => false,
@@ -241,7 +241,7 @@ pub(super) fn receive(
     out
 }
 
-/// `recv_all` and `drain`: up to `most` bytes; without, what was sent, and the end if there is one.
+/// `recv_all` and `drain`: up to `most` bytes; without it, all bytes that were sent, and the end if there is one.
 fn take_all(process: &Process, slot: &Slot, most: Option<u64>, end_expected: bool) -> Outcome {
     let Some(([_, from], [_, key])) = directions(process, slot) else { return Outcome::skipped("no connection") };
     let mut buffer = vec![0; PIECE.min(most.unwrap_or(u64::MAX) as usize).max(1)];

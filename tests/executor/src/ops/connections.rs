@@ -12,7 +12,7 @@ use super::{failure, note_kernel, outcome, patience, would_block};
 use crate::process::{Process, Slot};
 use crate::sys::{self, Fd};
 
-/// Ports that this process has asked for.
+/// Ports that this process has requested.
 static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
 
 pub(super) fn open_socket(process: &Process, s: u32, v6: bool, nonblock: bool, cloexec: bool) -> Outcome {
@@ -33,7 +33,7 @@ pub(super) fn open_socket(process: &Process, s: u32, v6: bool, nonblock: bool, c
     }
 }
 
-/// What Nagle's algorithm holds back would arrive with the peer's delayed acknowledgement, 40 ms later.
+/// Bytes that Nagle's algorithm delays would arrive with the peer's delayed acknowledgement, 40 ms later.
 fn no_delay(fd: Fd) {
     let on: c_int = 1;
     let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &on);
@@ -43,7 +43,7 @@ pub(super) fn bind(process: &Process, slot: &Slot) -> Outcome {
     let v6 = sys::local_port(slot.fd).is_ok_and(|(_, v6)| v6);
     let address = process.world.address(u16::from(process.host), v6);
     let Some((from, to)) = process.world.ports else { return outcome(sys::bind(slot.fd, address, 0).map(|()| 0)) };
-    // Begins elsewhere in each process, and goes on behind what is taken.
+    // Begins elsewhere in each process, and continues after ports that are taken.
     let count = u32::from(to.saturating_sub(from)) + 1;
     let start = std::process::id().wrapping_mul(31).wrapping_add(NEXT_PORT.fetch_add(1, Ordering::Relaxed));
     for step in 0..count {
@@ -76,7 +76,7 @@ pub(super) fn connect(process: &Process, (s, slot): (u32, &Slot), l: u32, c: u32
     let listener = &process.ledger.listeners[l as usize];
     let port = listener.port.load(Ordering::SeqCst);
     if port == 0 {
-        return Outcome::skipped("nobody has listened there");
+        return Outcome::skipped("no process has listened there");
     }
     let v6 = listener.v6.load(Ordering::SeqCst) != 0;
     let address = process.world.address(listener.host.load(Ordering::SeqCst), v6);

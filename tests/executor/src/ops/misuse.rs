@@ -1,4 +1,4 @@
-//! Calls with arguments that they cannot use, and of processes that may have no more of a resource.
+//! Calls with invalid arguments, and of processes that have used up a resource.
 
 use std::time::Instant;
 
@@ -9,19 +9,19 @@ use super::{errno_name, outcome, patience, would_block};
 use crate::process::Slot;
 use crate::sys;
 
-/// Makes the call. What the oracle has seen arrive (bytes, an end, an error) is waited for.
+/// Makes the call. Waits for bytes, an end or an error that the oracle has seen arrive.
 pub(super) fn misuse(slot: &Slot, call: Misuse, at: BadAddress, expect: Option<&Outcome>) -> Outcome {
     let address = sys::bad_address(at);
     let events = if call.receives() { libc::POLLIN } else { libc::POLLOUT };
     until_expected(slot, events, expect, || sys::misuse(slot.fd, call, address))
 }
 
-/// Makes the call. What the oracle has seen arrive is waited for, without the limit.
+/// Makes the call. Waits, without the limit, for anything that the oracle has seen arrive.
 pub(super) fn limited(slot: &Slot, resource: Resource, call: LimitedCall, expect: Option<&Outcome>) -> Outcome {
     until_expected(slot, libc::POLLIN, expect, || sys::limited(slot.fd, resource, call))
 }
 
-/// Makes a call again while it would block and the oracle's did not.
+/// Repeats a call while it would block and the oracle's did not.
 fn until_expected(
     slot: &Slot,
     events: i16,

@@ -46,7 +46,7 @@ pub(super) fn set(slot: &Slot, option: Option_, value: i32) -> Outcome {
     outcome(result.map(|()| 0))
 }
 
-/// The answer once it is what the oracle saw, or after [`patience`]: an end may arrive later.
+/// The answer once it is the oracle's, or after [`patience`]: an end may arrive later.
 fn awaited(expect: Option<&Outcome>, ask: impl Fn() -> io::Result<i64>) -> io::Result<i64> {
     let begun = Instant::now();
     loop {
@@ -62,7 +62,7 @@ fn awaited(expect: Option<&Outcome>, ask: impl Fn() -> io::Result<i64>) -> io::R
     }
 }
 
-/// The state that follows a transient one of the kernel's when the peer's acknowledgement arrives. linux/tcp_states.h.
+/// The state that follows a transient one of the kernel when the peer's acknowledgement arrives. linux/tcp_states.h.
 fn settled(state: u8) -> u8 {
     const FIN_WAIT1: u8 = 4;
     const FIN_WAIT2: u8 = 5;

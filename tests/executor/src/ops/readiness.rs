@@ -1,4 +1,4 @@
-//! What poll, select and epoll say.
+//! The results of poll, select and epoll.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -93,7 +93,7 @@ pub(super) fn poll(
     }
 }
 
-/// Polls with a time limit of so many milliseconds, and again, bounded, until what is wanted is there.
+/// Polls with a time limit of so many milliseconds, and again, bounded, until the wanted events are there.
 fn poll_until(
     process: &Process,
     slots: &[(u32, u32)],
@@ -107,7 +107,7 @@ fn poll_until(
         if missing.is_empty() || begun.elapsed() >= patience() {
             return Ok(seen);
         }
-        // Sleep for just what is missing, so that a wake-up that is lost is noticed.
+        // Sleep only for the missing events, so that a lost wake-up is detected.
         let left = patience().saturating_sub(begun.elapsed()).as_millis() as c_int;
         let before = begun.elapsed();
         let _ = poll_slots(process, &missing, left, select);

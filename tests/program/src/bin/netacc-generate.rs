@@ -1,4 +1,4 @@
-//! Prints programs of consecutive seeds, one a line: what `netacc_lab` does in Python, for people with a shell.
+//! Prints programs of consecutive seeds, one a line: the same as `netacc_lab` in Python, for use in a shell.
 
 use netacc_program::{generate, Config, Mix, Shape};
 

@@ -41,7 +41,7 @@ impl Model {
             end.unread += u64::from(n);
             end.calls += 1;
             if gone && n > 0 {
-                // What nobody can read is answered with a reset.
+                // Bytes that no process can read are answered with a reset.
                 end.broken = true;
             }
         }
@@ -86,11 +86,11 @@ impl Model {
         (peer.unread, peer.calls, peer.filled) = (0, 0, false);
     }
 
-    /// A call with an argument that it cannot use. Whatever it says, no byte is moved.
+    /// A call with an invalid argument. Whatever it returns, no byte is moved.
     pub(super) fn misuse(&mut self, h: Holder, draw: &mut Draw) {
         let call = Misuse::ALL[draw.below(Misuse::ALL.len())];
         let at = [BadAddress::Null, BadAddress::Reserved, BadAddress::Low, BadAddress::Beyond][draw.below(4)];
-        // How full a connection is that was filled nobody knows.
+        // The fill level of a filled connection is unknown.
         if self.end(h).filled || self.peer(h).filled {
             return;
         }
@@ -98,8 +98,8 @@ impl Model {
         self.step(h.p, Op::Misuse { s: h.s, call, at });
     }
 
-    /// A call of a process that may have no more of a resource. One that opens a descriptor is drawn less often: it makes the
-    /// library of the process give its own back, and what comes afterwards goes over kernel TCP.
+    /// A call of a process that has used up a resource. A call that opens a descriptor is drawn less often: it makes
+    /// the library of the process give its own back, and later bytes go over kernel TCP.
     pub(super) fn limited(&mut self, h: Holder, draw: &mut Draw) {
         let resource = if draw.below(4) == 0 { Resource::FileSize } else { Resource::Descriptors };
         let calls: &[LimitedCall] = if draw.below(4) == 0 { &LimitedCall::OPENING } else { &LimitedCall::WITHOUT };
@@ -147,7 +147,7 @@ impl Model {
         };
         let input = Interest { input: true, ..Interest::default() };
         match draw.below(5) {
-            // It goes on as if nothing had happened.
+            // It continues as if nothing had happened.
             0 => {
                 let of = self.background(h.p, receive(true));
                 self.step(h.p, Op::Signal { of, restart: true });
@@ -159,7 +159,7 @@ impl Model {
                 self.step(h.p, Op::Signal { of, restart: false });
                 self.step(h.p, Op::Join { of });
             }
-            // It returns what it has.
+            // It returns the bytes that it has.
             2 => {
                 let of = self.background(h.p, receive(true));
                 self.step(o.p, Op::SendAll { s: o.s, n: n / 2 });
@@ -184,7 +184,7 @@ impl Model {
     }
 
     /// Several threads of a process wait, each for a connection of its own, while another connection is used; then each
-    /// gets what it waits for.
+    /// gets its bytes.
     pub(super) fn herd(&mut self, h: Holder, draw: &mut Draw) {
         /// Threads at most. Arbitrary.
         const MOST: usize = 4;
@@ -192,7 +192,7 @@ impl Model {
             return;
         }
         let n = 1 + draw.below(50) as u32;
-        // By connection: a second descriptor of an end would take what another thread waits for.
+        // By connection: a second descriptor of an end would take the bytes that another thread waits for.
         let mut idle: BTreeMap<usize, (Holder, Holder)> = BTreeMap::new();
         for holder in self.holders.clone().into_iter().filter(|o| o.p == h.p) {
             if let Some(other) = self.opposite(holder).filter(|_| self.is_idle(holder)) {
@@ -236,7 +236,7 @@ impl Model {
         peer.unread == 0 && !peer.filled && !ended && end.lowat <= 1
     }
 
-    /// Many bytes, more than there is room for, with somebody at each end.
+    /// Many bytes, more than there is room for, with a process at each end.
     pub(super) fn transfer(&mut self, h: Holder, draw: &mut Draw) {
         let Some(o) = self.opposite(h) else { return };
         let (end, peer) = (self.end(h).clone(), self.peer(h).clone());

@@ -70,7 +70,7 @@ impl Model {
         self.gone(h);
     }
 
-    /// A descriptor is no more.
+    /// A descriptor is gone.
     pub(super) fn gone(&mut self, h: Holder) {
         self.holders.retain(|o| *o != h);
         for epoll in self.epolls.iter_mut().filter(|e| e.p == h.p) {

@@ -9,7 +9,7 @@ const CALLS_THAT_SEND: [SendCall; 5] =
     [SendCall::Send, SendCall::Sendmsg, SendCall::Sendto, SendCall::Write, SendCall::Writev];
 const WITH_FLAGS: usize = 3;
 
-/// What lets go of what is held back.
+/// The event that releases bytes that are held back.
 #[derive(Clone, Copy)]
 enum LetGo {
     /// The option is taken back, or a write follows that is not held back.
@@ -18,20 +18,20 @@ enum LetGo {
     Nodelay,
     /// The direction ends.
     End,
-    /// As `Plainly`, by whoever the descriptor was passed to.
+    /// As `Plainly`, by the process that the descriptor was passed to.
     Elsewhere,
-    /// Nothing does: time passes.
+    /// No call does: time passes.
     Time,
 }
 
 impl Model {
-    /// Some writes that are held back, and what lets go of them. Until then nobody looks at the direction: how much of it
-    /// comes earlier is the implementation's affair.
+    /// Some writes that are held back, and the event that releases them. Until then no process polls the direction: the
+    /// implementation decides how much of it comes earlier.
     pub(super) fn hold_back(&mut self, h: Holder, draw: &mut Draw) {
         let Some(o) = self.opposite(h) else { return };
         let (end, peer) = (self.end(h).clone(), self.peer(h).clone());
         let room = room(&self.shape.config);
-        // Whatever is drawn has room, so that what lets go is not left out.
+        // All drawn writes have room, so that the release is not left out.
         let most = room / 8;
         if end.ended || end.broken || end.filled || peer.broken || peer.read_shut {
             return;
@@ -69,7 +69,7 @@ impl Model {
         let uncork = |s| Op::Set { s, option: Option_::Cork, value: 0 };
         match how {
             LetGo::Plainly if !corked => {
-                // No more than there is room for in any case.
+                // No more bytes than there is always room for.
                 let n = 1 + draw.below((room(&self.shape.config) / 8).clamp(1, 100) as usize) as u32;
                 self.send_some(h, n, CALLS_THAT_SEND[draw.below(5)], SendFlags::default());
             }
@@ -90,7 +90,7 @@ impl Model {
             }
             LetGo::Time => {
                 let unread = u32::try_from(self.end(h).unread).unwrap_or(0);
-                // Of nothing there is nothing to wait for.
+                // Without bytes there is nothing to wait for.
                 if unread > 0 {
                     self.step(o.p, Op::RecvAll { s: o.s, n: unread });
                 }
@@ -112,7 +112,7 @@ mod tests {
     use crate::program::{Op, Option_, Step};
     use crate::{generate, Mix, Shape};
 
-    /// What a step does to what a slot holds back: holds it back, or lets go of it.
+    /// The effect of a step on the bytes that a slot holds back: holds some back, or releases them.
     fn holds(step: &Step) -> Option<bool> {
         match &step.op {
             Op::Send { n, flags, .. } if flags.more => (*n > 0).then_some(true),
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    // Breaks if somebody might look at a direction of which something is held back, or a way to let go of it is never drawn.
+    // Breaks if a process might poll a direction that has bytes held back, or a way to release them is never drawn.
     #[test]
     fn nobody_looks_before_it_is_let_go_of() {
         let mut ways = BTreeSet::new();
@@ -135,7 +135,7 @@ mod tests {
                     let mut holder = first.p;
                     let corked = matches!(first.op, Op::Set { .. });
                     let way = rest.by_ref().find_map(|step| match &step.op {
-                        // What time let go of is read.
+                        // Bytes that time has released are read.
                         Op::RecvAll { n, .. } if *n > 0 => Some("time"),
                         _ if step.p != holder => panic!("{step:?} while {first:?} holds back: {steps:?}"),
                         Op::Pass { q, .. } => {
@@ -150,7 +150,7 @@ mod tests {
                         Op::Send { .. } | Op::Recv { .. } => None,
                         _ => panic!("{step:?} while {first:?} holds back: {steps:?}"),
                     });
-                    ways.insert(way.unwrap_or_else(|| panic!("{first:?} is never let go of: {steps:?}")));
+                    ways.insert(way.unwrap_or_else(|| panic!("{first:?} is never released: {steps:?}")));
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! Which decisions there are, and how often each is drawn.
+//! The decisions, and how often each is drawn.
 
 use serde::{Deserialize, Serialize};
 
-/// Which operations a program is made of.
+/// The set of operations of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mix {
@@ -19,7 +19,7 @@ pub enum Mix {
     All,
 }
 
-/// What a decision may be. The order is that of plainness.
+/// The kind of a decision. The order is that of plainness.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Send,

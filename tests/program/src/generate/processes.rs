@@ -62,7 +62,7 @@ impl Model {
         }
     }
 
-    /// A process ends, where that is no different from closing everything.
+    /// A process ends, if that is no different from closing everything.
     pub(super) fn leave(&mut self, draw: &mut Draw) {
         let alive: Vec<u8> = (0..self.alive.len() as u8).filter(|p| self.alive[usize::from(*p)]).collect();
         let Some(p) = draw.pick(&alive) else { return };
@@ -76,14 +76,14 @@ impl Model {
         // A link dies with its process, also for others that hold the socket: see freedoms.md.
         let held_elsewhere = |h: &Holder| self.holders.iter().any(|o| o.p != p && (o.c, o.side) == (h.c, h.side));
         let shares = self.holders.iter().any(|h| h.p == p && held_elsewhere(h));
-        // So does what somebody has sent and closed, for all but who holds the other end already.
+        // So do bytes that a process has sent before it closed, except for a process that holds the other end already.
         let lingers = (0..self.connections.len()).any(|c| {
             (0..2).any(|side| {
                 let closed = !self.holders.iter().any(|h| (h.c, h.side) == (c, side));
                 closed && self.connections[c].ends[side].unread > 0
             })
         });
-        // And the kernel of one that has not read a marker answers with a reset.
+        // And the kernel of a process that has not read a marker answers with a reset.
         let promoting = self.holders.iter().any(|h| h.p == p && !self.connections[h.c].warm);
         self.step(p, if draw.chance(2) && !shares && !lingers && !promoting { Op::Kill } else { Op::Exit });
         self.alive[usize::from(p)] = false;

@@ -29,7 +29,7 @@ impl Model {
             }
         };
         let member = self.epolls[index].members.contains(&h.s);
-        // Now and then what must fail.
+        // Now and then a call that must fail.
         let action = match (member, draw.below(8)) {
             (false, 0) => EpollAction::Mod,
             (false, _) => EpollAction::Add,
@@ -61,7 +61,7 @@ impl Model {
         self.step(p, Op::EpollCtl { e, s, action, interest });
     }
 
-    /// An instance watches another one. Now and then what must fail: itself, or one that watches it.
+    /// An instance watches another one. Now and then one that must fail: itself, or one that watches it.
     pub(super) fn epoll_nest(&mut self, draw: &mut Draw) {
         if self.epolls.is_empty() {
             return;
@@ -115,7 +115,7 @@ impl Model {
         }
     }
 
-    /// Whether nothing is to be read, and a send of the other end is going to change that.
+    /// Whether no bytes are to be read, and a send of the other end is going to change that.
     fn is_quiet(&mut self, h: Holder) -> bool {
         let (end, peer) = (self.end(h).clone(), self.peer(h).clone());
         let busy = peer.unread > 0 || peer.filled || peer.ended || peer.broken || end.broken || end.read_shut;
@@ -141,9 +141,9 @@ impl Model {
         self.step(h.p, Op::Join { of: number });
     }
 
-    /// A thread sleeps on an instance, or on another one or in a `poll` that watches it, while others look without waiting.
-    /// Before there is something they find nothing. Afterwards all find it, as long as no look takes it from the others: so
-    /// they look only where everything is level-triggered.
+    /// A thread sleeps on an instance, or on another one or in a `poll` that watches it, while others poll without
+    /// waiting. Before an event they find nothing. Afterwards all find it, as long as no poll takes it from the others:
+    /// so they poll only where everything is level-triggered.
     pub(super) fn shared_wait(&mut self, h: Holder, draw: &mut Draw) {
         let Some(o) = self.opposite(h) else { return };
         if !self.is_quiet(h) {
