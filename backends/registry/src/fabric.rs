@@ -64,8 +64,8 @@ pub(crate) struct Fabric<N, F> {
     pub(crate) turn: AtomicBool,
 }
 
-/// How long opening an absent far device is not tried again. Arbitrary: an attempt costs little, and only processes
-/// with connections to other hosts make it.
+/// The pause before an absent far device is opened again. Arbitrary: an attempt costs little, and only processes with
+/// connections to other hosts make it.
 const WITHOUT: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(4) };
 
 /// The number of a member of a set, which is not used.

@@ -18,7 +18,7 @@ pub enum Status {
     Ok,
     /// It works, and could be better.
     Warn,
-    /// It is not there. That matters only to users of features that need it.
+    /// It is not there. It matters only to users of features that need it.
     Absent,
     /// A requested feature does not work.
     Fail,
@@ -31,9 +31,9 @@ pub struct Check {
     pub name: String,
     /// The outcome.
     pub status: Status,
-    /// What was found.
+    /// The finding.
     pub finding: String,
-    /// What to do; nothing if the outcome is good.
+    /// The advice; none if the outcome is good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }

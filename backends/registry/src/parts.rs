@@ -22,7 +22,7 @@ pub(crate) trait WithinHost: Device + ConnectionManager + Directory {
     /// is full.
     fn announce(&self, tuple: &FourTuple, stream: u32) -> bool;
 
-    /// Withdraws what [`announce`](WithinHost::announce) published.
+    /// Withdraws an announcement of [`announce`](WithinHost::announce).
     fn retract(&self, tuple: &FourTuple, stream: u32);
 
     /// Publishes to neighbours the port at which this process accepts links from other hosts; 0: none.

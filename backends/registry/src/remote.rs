@@ -17,8 +17,8 @@ use parking_lot::RwLock;
 /// From a TCP port to the port for links: the rule of the original implementation.
 pub(crate) const PORT_OFFSET: u16 = 20_000;
 
-/// How long an absent peer is not tried again. The first pause is arbitrary: a server needs about that time after its
-/// first accept to begin to listen. The longest pause bounds how long connections stay on TCP to a server that is
+/// The pause before an absent peer is tried again. The first pause is arbitrary: a server needs about that time after
+/// its first accept to begin to listen. The longest pause bounds how long connections stay on TCP to a server that is
 /// accelerated only from its next start on. It costs one request per pause to each server that is not accelerated, and
 /// no thread waits for the answer.
 const PAUSE: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(30) };

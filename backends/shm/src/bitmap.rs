@@ -26,7 +26,7 @@ use crate::sync::{fence, full_barrier_after_rmw, AtomicU32};
 
 /// The result of [`CqBitmap::take`].
 pub(crate) struct Taken {
-    /// Where the next call begins, so that every queue pair gets its turn.
+    /// The position at which the next call begins, so that every queue pair gets its turn.
     pub next: u32,
     /// Bits are left, and a thread that saw `summary` as 0 meanwhile may have gone to sleep: ring if the queue is
     /// armed.

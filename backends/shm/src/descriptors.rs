@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 pub enum GiveBack {
     /// The wake descriptors of peers; from then on those are woken through their connection managers.
     Wakes,
-    /// All. Nothing may be on a link, and the device connects no more.
+    /// All. No stream may be on a link, and the device connects no more.
     All,
 }
 

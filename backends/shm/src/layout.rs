@@ -34,7 +34,7 @@ pub(crate) const CQS: usize = if cfg!(any(loom, miri)) { 2 } else { 8 };
 pub(crate) const KEYS: usize = 1 << KEY_BITS;
 /// Bits of a region key that are its index.
 pub(crate) const KEY_BITS: u32 = 15;
-/// Where region memory begins in a half.
+/// The place where region memory begins in a half.
 pub(crate) const SLAB_OFFSET: u64 = 16 << 20;
 
 /// One message in a completion ring.

@@ -51,7 +51,7 @@ pub(crate) fn segment_bytes() -> u64 {
     room.min(file_size())
 }
 
-/// As many descriptors as the device takes at most: half of what the process may have.
+/// The largest number of descriptors that the device takes: half of the process's limit.
 pub(crate) fn descriptors() -> usize {
     usize::try_from(soft(libc::RLIMIT_NOFILE) / 2).unwrap_or(usize::MAX)
 }

@@ -9,7 +9,7 @@
 //! Loom treats a SeqCst access as acquire and release only; so the models also prove that the orderings do not rest on
 //! more than the barriers that are written down.
 
-#![allow(unsafe_code, reason = "the queue pairs point at what the models own")]
+#![allow(unsafe_code, reason = "the queue pairs point at memory of the models")]
 
 use std::sync::atomic::Ordering::*;
 #[cfg(miri)]

@@ -1,5 +1,5 @@
-//! The times of a process's operations in the kernel, for its peers, so that they read in the order in which it wrote,
-//! whatever path the bytes took.
+//! The times of a process's operations in the kernel, for its peers. With them the peers read in the order in which it
+//! wrote, whichever path the bytes took.
 //!
 //! Writer: raise `begun`; make the system call; store the times at which it began and ended; raise `last` to its
 //! number. Posts carry the lower half of `last` from then on. Reader: take a message; look up the times of the

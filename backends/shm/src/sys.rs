@@ -170,7 +170,7 @@ pub(crate) fn tell_of_death(word: &AtomicU32) -> io::Result<()> {
             const { Cell::new(RobustList { next: std::ptr::null(), futex_offset: 0, pending: std::ptr::null() }) };
     }
     // The list is empty except for the lock that is "being taken": the kernel reads only the word of that. The list
-    // itself lies where no peer can write.
+    // itself lies in memory that no peer can write.
     let list = LIST.with(Cell::as_ptr).cast_const();
     let futex_offset = (word.as_ptr() as libc::c_long).wrapping_sub(list as libc::c_long);
     LIST.set(RobustList { next: list, futex_offset, pending: list });
@@ -428,7 +428,7 @@ pub(crate) fn unlink_in(dir: RawFd, name: &std::ffi::CStr) -> io::Result<()> {
     check(unsafe { libc::unlinkat(dir, name.as_ptr(), 0) }).map(drop)
 }
 
-/// Sets mode and group of a file we own, whatever the umask was.
+/// Sets mode and group of a file we own, regardless of the umask.
 pub(crate) fn restrict(fd: RawFd, mode: u32, group: Option<u32>) -> io::Result<()> {
     if let Some(gid) = group {
         // SAFETY: no memory involved; `u32::MAX` keeps the owner.

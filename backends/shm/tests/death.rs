@@ -52,7 +52,7 @@ fn sender_killed() {
         while check(node.recv(conn.qp)) {}
         let mut last = [0u8; 1];
         assert!(conn.local.memory.read((u64::from(next - 1) % 64 * 64) as usize, &mut last));
-        assert_eq!(last[0], (next - 1) as u8, "what was announced last is in memory");
+        assert_eq!(last[0], (next - 1) as u8, "the last announced message is in memory");
         assert_eq!(node.try_send(&conn, 0, 0, b"x"), Err(PostError::Dead));
         node.dev.destroy_qp(conn.qp);
         drop(conn);

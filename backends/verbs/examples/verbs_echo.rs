@@ -1,7 +1,8 @@
 //! Messages between two hosts over a link of its own, asleep whenever there is no work.
 //!
-//! `verbs_echo serve ADDRESS PORT`: echoes what comes. `verbs_echo send ADDRESS PEER:PORT COUNT`: sends COUNT messages
-//! and checks each echo; prints "echoing" after the first ones. Both end with "disconnected" when the other does.
+//! `verbs_echo serve ADDRESS PORT`: echoes each message. `verbs_echo send ADDRESS PEER:PORT COUNT`: sends COUNT
+//! messages and checks each echo; prints "echoing" after the first ones. Both end with "disconnected" when the other
+//! does.
 
 use std::error::Error;
 use std::net::SocketAddr;

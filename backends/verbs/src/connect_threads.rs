@@ -1,9 +1,9 @@
 //! Threads that connect, for devices whose driver waits for the peer's kernel in the very call (`Limits::connect_waits`).
 //!
-//! Where a firewall drops the request, the call takes as long as TCP repeats it: two minutes. So each attempt has a
-//! thread of its own, and the caller continues. Meanwhile the id belongs to the thread, because an id must not be
-//! destroyed under a call. The connection manager handles the outcome under its lock, like events, and destroys there
-//! an id that is not needed any more.
+//! If a firewall drops the request, the call takes as long as TCP repeats it: two minutes. So each attempt has a thread
+//! of its own, and the caller continues. Meanwhile the id belongs to the thread, because an id must not be destroyed
+//! under a call. The connection manager handles the outcome under its lock, like events, and destroys there an id that
+//! is not needed any more.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -82,7 +82,7 @@ impl ConnectThreads {
     }
 
     fn connect(&self, link: Arc<Link>, private_data: &[u8], waits_for_receive: bool) {
-        // A statement of its own, because the lock must not be held during what follows.
+        // A statement of its own, because the lock must not be held during the code below.
         let cm = link.cm.lock().take();
         if let Some(cm) = cm {
             let outcome = cm.connect(&ConnectParameters { private_data, waits_for_receive });

@@ -524,7 +524,7 @@ impl Link {
             }
         } else {
             let last = self.completed.load(Ordering::Relaxed);
-            // The numbers on the wire have 32 bits, of which less than a queue's depth are in flight.
+            // The numbers on the wire have 32 bits, and fewer numbers than a queue's depth are in flight.
             let ahead = (raw.wr_id as u32).wrapping_sub(last as u32);
             if ahead >= self.shape.send_depth {
                 // None of ours that is in flight; some devices repeat themselves after an error.

@@ -23,7 +23,7 @@ pub(crate) const MAX_ATTEMPTS: usize = 1024;
 /// oldest are dropped. Arbitrary.
 const MAX_LEAVING: usize = 1024;
 
-/// Requests that may wait to be accepted. Drivers of iWARP devices drop what exceeds it, silently.
+/// Requests that may wait to be accepted. Drivers of iWARP devices silently drop requests beyond it.
 pub(crate) const BACKLOG: i32 = 128;
 
 /// The state of connecting.

@@ -295,7 +295,11 @@ mod tests {
             memory.alloc(len).expect("there is no limit");
         }
         let pages = (2 * RING).next_multiple_of(PAGE);
-        assert_eq!(lengths(&registry), [16 * KIB, pages], "one stream pins what it uses, in two registrations");
+        assert_eq!(
+            lengths(&registry),
+            [16 * KIB, pages],
+            "one stream pins only the memory that it uses, in two registrations"
+        );
     }
 
     // Breaks if unused memory stays pinned, or if memory that is given back twice, or was never given out, harms

@@ -1,7 +1,7 @@
 //! The kinds of devices: facts about each, and the limits that a device can be narrowed to.
 //!
 //! A device's kind is found from its vendor; its attributes are queried wherever the device reports them. A [`Profile`]
-//! other than the device's own narrows it: SoftRoCE under the profile of eRDMA refuses what eRDMA would.
+//! other than the device's own narrows it: SoftRoCE under the profile of eRDMA refuses the same requests as eRDMA.
 
 use serde::{Deserialize, Serialize};
 
@@ -82,8 +82,8 @@ impl Profile {
             Profile::Native => Limits::NONE,
             // One WQE takes at most 6 entries or 96 bytes; one entry a receive; IPv4 in the upstream driver. A missing
             // receive causes an asynchronous event, after which the queue pair is dead. It ends connections whose
-            // passive side sends first, as RFC 5044 demands, which soft-iWARP accepts. How long it repeats
-            // unacknowledged packets is not documented.
+            // passive side sends first, as RFC 5044 demands, which soft-iWARP accepts. The duration of its repetition
+            // of unacknowledged packets is not documented.
             Profile::Erdma => Limits {
                 max_inline: 96,
                 max_send_sge: 6,

@@ -60,7 +60,7 @@ pub trait Anchor {
         None
     }
 
-    /// How many bytes are unread.
+    /// The number of unread bytes.
     fn unread(&self) -> u64;
 
     /// Takes the connection's error, so that no other call receives it.

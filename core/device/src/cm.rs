@@ -185,7 +185,7 @@ pub enum DirectoryError {
     /// The process was short of descriptors, and the backend has none any more.
     #[error("no descriptor")]
     NoDescriptor,
-    /// The backend cannot reach that address (another host, say).
+    /// The backend cannot reach that address (another host, for example).
     #[error("address not served by this backend")]
     NotServed,
 }

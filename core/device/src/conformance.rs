@@ -67,12 +67,12 @@ pub trait Fixture {
     /// Lets time pass: a simulation makes a delivery, a real device gets a moment (some 100 us at most).
     fn progress(&mut self);
 
-    /// How many times to call `progress` before giving up on an event that must happen.
+    /// The number of calls of `progress` before giving up on an event that must happen.
     fn patience(&self) -> usize {
         1000
     }
 
-    /// How many times to call `progress` before concluding that an event does not happen.
+    /// The number of calls of `progress` before concluding that an event does not happen.
     fn quiet_rounds(&self) -> usize {
         4
     }

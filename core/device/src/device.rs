@@ -13,7 +13,7 @@ pub enum DeviceError {
     /// The backend cannot work on this machine.
     #[error("backend unavailable: {what}")]
     Unavailable {
-        /// What is missing.
+        /// The missing thing.
         what: &'static str,
         /// The system's error, if any.
         #[source]
@@ -75,8 +75,8 @@ pub enum Armed {
     Pending,
 }
 
-/// How late a wake-up may be that was requested with [`CompletionEvents::arm_moderated`]. Arbitrary: much longer than a
-/// batch takes, and short even in the worst case, a program that stops in the middle of one.
+/// The largest delay of a wake-up that was requested with [`CompletionEvents::arm_moderated`]. Arbitrary: much longer
+/// than a batch takes, and short even in the worst case, a program that stops in the middle of one.
 pub const MODERATION: Duration = Duration::from_millis(1);
 
 /// The times of a process's operation in the kernel, on a clock that all processes of the host share.

@@ -40,7 +40,7 @@ pub enum Path {
     Link,
 }
 
-/// What to do with a stream that could be promoted.
+/// The decision about a stream that could be promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes onto the link.
@@ -242,7 +242,7 @@ mod tests {
             b
         }
 
-        /// Does so many requests and answers; returns whether the stream was told to leave its link.
+        /// Makes so many requests and answers; returns whether the stream is to leave its link.
         fn talk(&mut self, path: Path, times: usize) -> bool {
             (0..times).any(|_| {
                 let took = Duration::from_nanos(match path {

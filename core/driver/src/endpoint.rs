@@ -67,7 +67,7 @@ pub struct EndpointConfig {
     pub message_len: u32,
     /// How many streams share a link (`NACC_SOR_CONN_PER_QP`).
     pub sharing: Sharing,
-    /// Receives kept posted per link; narrowed to what the device has.
+    /// Receives kept posted per link; narrowed to the device's depth.
     pub receive_depth: u32,
     /// The cache of empty links.
     pub cache: CacheConfig,

@@ -6,7 +6,7 @@
 //!   [`LockedStream`] while it changes.
 //! * [`PathChoice`]: whether a link or the anchor is the faster path to a service.
 //! * [`PromotionSchedule`]: the times at which a connection tries to get a link.
-//! * [`Readiness`]: what `poll` would report for a stream, readable without a lock.
+//! * [`Readiness`]: the result that `poll` would report for a stream, readable without a lock.
 //!
 //! It has no thread and no clock of its own, and never blocks: the library calls it from the program's threads and from
 //! a helper, the simulator from its scheduler.

@@ -1,4 +1,5 @@
-//! What `poll` would report for a stream, kept in one atomic word so that a reader does not need the stream's lock.
+//! The result that `poll` would report for a stream, kept in one atomic word so that a reader does not need the
+//! stream's lock.
 
 bitflags::bitflags! {
     /// Readiness of a stream. `KERNEL_*` mean that the kernel's own answer for the anchor decides that direction.

@@ -106,7 +106,7 @@ pub enum PeerFin {
     /// No FIN has come on the link.
     #[default]
     Awaited,
-    /// FIN has come: the direction ends after what is in the ring.
+    /// FIN has come: the direction ends after the bytes in the ring.
     Received,
     /// FIN had come when this side left the link, or came afterwards. The end comes again on the anchor (SPEC §4.5.4).
     Repeated,
@@ -206,7 +206,7 @@ impl Stream {
         }
     }
 
-    /// Which end this is.
+    /// The end.
     pub fn role(&self) -> Role {
         self.role
     }

@@ -190,7 +190,7 @@ pub struct Refuse {
     pub peer_slot: u16,
     /// The reason: a [`Reason`](crate::Reason) code.
     pub reason: u16,
-    /// Where to connect instead: a port of the acceptor's host, or 0.
+    /// The port to connect to instead, on the acceptor's host, or 0.
     pub ask_at: u16,
 }
 

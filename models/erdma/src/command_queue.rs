@@ -37,7 +37,7 @@ impl CommandQueue {
     }
 }
 
-/// A command as it lies in the queue.
+/// A command in the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
     pub(crate) bytes: Vec<u8>,

@@ -259,7 +259,7 @@ impl Device {
         let qp = self.queue_pairs.get_mut(&qpn).ok_or(CommandStatus::Object)?;
         match (to, qp.state) {
             (state::RTS, State::Idle) => {
-                // Addresses and ports lie in the command as they do in packets; both ends only compare them.
+                // Addresses and ports have the same form in the command as in packets; both ends only compare them.
                 let connection = Connection {
                     local: (command.u32(20), command.field(24, 15, 0) as u16),
                     remote: (command.u32(16), command.field(24, 31, 16) as u16),

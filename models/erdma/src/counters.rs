@@ -23,7 +23,7 @@ pub struct Counters {
     pub completions_failed: u64,
     /// Events that were written.
     pub events: u64,
-    /// Events for which there was no room.
+    /// Events that found no room.
     pub events_lost: u64,
     /// Interrupts that were raised, repetitions included.
     pub interrupts: u64,

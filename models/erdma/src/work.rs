@@ -20,7 +20,7 @@ const MAX_SEGMENTS: usize = 6;
 /// Bytes within a request (erdma_verbs.h: `ERDMA_MAX_INLINE`).
 const MAX_INLINE: usize = 96;
 
-/// Where the pieces begin in a SEND, and in all others.
+/// The place of the pieces in a SEND, and in all other requests.
 const SEND_BODY: usize = 16;
 const BODY: usize = 32;
 
@@ -246,7 +246,7 @@ fn source(bytes: &[u8], header: Header, body: usize) -> Result<Source, Malformed
 
 fn map_region(bytes: &[u8]) -> Result<MapRegion, Malformed> {
     let attributes = u64::from(u32_at(bytes, 24));
-    // Later drivers give the size of pages; the bit that says so was always 0 before.
+    // Later drivers give the size of pages; the bit for that was always 0 before.
     let shift = if attributes & 1 == 1 { u32_at(bytes, 28) & 0x1f } else { MIN_SHIFT };
     let count = bits(attributes, 31, 12) as u32;
     let pages = match bits(attributes, 7, 6) {

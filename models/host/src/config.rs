@@ -45,7 +45,7 @@ impl HostConfig {
             initiator_sends_first: false,
             notices_silence: true,
         };
-        // Arbitrary: far above what a simulated process uses.
+        // Arbitrary: far above the use of a simulated process.
         HostConfig {
             name: "host-roce".into(),
             nic,

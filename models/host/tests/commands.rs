@@ -103,7 +103,7 @@ fn a_link_takes_the_sum_of_its_commands() {
     let told = Pair::new([times(), times()]).connect(1);
     assert_eq!(established(&told[1]), [accepted_at]);
     assert_eq!(established(&told[0]), [accepted_at + way + CONNECT_NS]);
-    // Where commands take no time, only the way there and back is left, where the reply follows an acknowledgement.
+    // If commands take no time, only the way there and back is left, where the reply follows an acknowledgement.
     let told = Pair::new([CommandTimes::default(), CommandTimes::default()]).connect(1);
     assert_eq!(established(&told[0]), [2 * way + DATAGRAM_NS]);
 }

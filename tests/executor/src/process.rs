@@ -40,7 +40,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// The descriptor in a slot, of whatever kind.
+    /// The descriptor in a slot, of either kind.
     pub(crate) fn descriptor(&self, s: u32) -> Option<Fd> {
         self.sockets.get(&s).map(|slot| slot.fd).or_else(|| self.epolls.get(&s).map(|instance| instance.fd))
     }

@@ -51,7 +51,7 @@ pub fn compare(program: &Program, oracle: &Trace, other: &Trace) -> Vec<Differen
 struct Before {
     /// Some connection was filled.
     filled: bool,
-    /// Of an `epoll_wait`: the slots that the instance has edge-triggered, and not for one shot.
+    /// For an `epoll_wait`: the slots that the instance has edge-triggered, and not for one shot.
     edges: BTreeSet<u32>,
     /// Of those, the slots whose direction the process has ended, and the bits that were reported before.
     late: BTreeMap<u32, BTreeSet<String>>,

@@ -145,7 +145,7 @@ struct Model {
     next_background: u32,
 }
 
-/// Unread bytes of a direction at most: far below what any connection has room for.
+/// The largest number of unread bytes of a direction: far below the room of any connection.
 fn room(config: &Config) -> u64 {
     u64::from(config.ring_bytes / 4).min(8192)
 }

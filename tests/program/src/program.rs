@@ -370,7 +370,7 @@ impl LimitedCall {
 /// process has its parent's slots. `c` is a connection, of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
-#[allow(missing_docs, reason = "the fields are the call's; the variants say the rest")]
+#[allow(missing_docs, reason = "the fields are the call's; the variants describe the rest")]
 pub enum Op {
     /// `socket`
     Socket {
@@ -470,8 +470,8 @@ pub enum Op {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         wait: bool,
     },
-    /// Bytes to and fro until the connection has settled on its path, at most `rounds` times; from slot `s` of the
-    /// step's process to slot `peer` of process `q`.
+    /// Bytes to and fro until the connection stays on its path, at most `rounds` times; from slot `s` of the step's
+    /// process to slot `peer` of process `q`.
     Warm { s: u32, q: u8, peer: u32, rounds: u32 },
     /// Waits for the background step of that number.
     Join { of: u32 },
@@ -558,7 +558,7 @@ impl Program {
                     return wrong("the background number is taken");
                 }
                 if !step.op.may_block() {
-                    return wrong("only what may block can run in the background");
+                    return wrong("only calls that may block can run in the background");
                 }
             }
             match &step.op {

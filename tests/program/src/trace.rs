@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A byte that is not the one sent at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wrong {
-    /// Of the direction.
+    /// The position in the direction.
     pub position: u64,
     /// The byte that should be there.
     pub expected: u8,
@@ -19,7 +19,7 @@ pub struct Wrong {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
-    /// What the call returned: bytes, a value, 0; -1 with `errno`. For a step of several calls, their sum.
+    /// The call's result: bytes, a value, 0; -1 with `errno`. For a step of several calls, their sum.
     pub ret: i64,
     /// The errno's name.
     #[serde(skip_serializing_if = "Option::is_none")]

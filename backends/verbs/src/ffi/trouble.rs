@@ -12,7 +12,7 @@ pub(crate) enum Trouble {
     QueuePair(usize),
     CompletionQueue(usize),
     Device,
-    /// Nothing that has died.
+    /// No object has died.
     Nothing,
 }
 

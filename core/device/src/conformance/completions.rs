@@ -159,7 +159,7 @@ fn arm_to_sleep(bench: &mut Bench<'_>, cq: CompletionQueueId, when: &str) -> Res
         bench.device(Side::B).disarm(cq);
         bench.fixture.progress();
     }
-    fail!("arm never says Sleep {when}")
+    fail!("arm never returns Sleep {when}")
 }
 
 /// Arming an empty queue lets the caller sleep; one with completions does not, whether they came before or after.
@@ -173,7 +173,7 @@ pub(super) fn arm_and_disarm(bench: &mut Bench<'_>) -> Result<(), Stop> {
             bench.device(Side::B).disarm(cq);
         }
         bench.send_message(&pair, Side::A, number)?;
-        bench.until_unpolled("arm saying Pending once a completion is there", |b| {
+        bench.until_unpolled("arm returning Pending once a completion is there", |b| {
             b.device(Side::B).arm(cq) == Armed::Pending
         })?;
         bench.device(Side::B).disarm(cq);
@@ -275,7 +275,7 @@ pub(super) fn knock_calls_the_first_queue(bench: &mut Bench<'_>) -> Result<(), S
     bench.expect_messages(&pair, Side::B, &[1, 2, 3])
 }
 
-/// Where threads sleep on queue pairs: the sequence moves with completions, and a stale one does not sleep.
+/// On devices where threads sleep on queue pairs: the sequence moves with completions, and a stale one does not sleep.
 pub(super) fn qp_wait(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut pair = bench.connect()?;
     let (device, qp) = (bench.device(Side::B), pair.qp(Side::B));

@@ -121,7 +121,7 @@ pub(super) fn window_after_the_peer_has_ended(bench: &mut Bench<'_>) -> Result<(
     let window = |bench: &Bench<'_>, pair: &Pair| bench.device(Side::A).window(pair.qp(Side::A), remote);
     for when in ["before", "after"] {
         if let Err(DeviceError::NotRegistered) = window(bench, &pair) {
-            fail!("{when} it learns of the end, the peer is said to have named a region that it never had");
+            fail!("{when} it gets the end, the peer is reported to have named a region that it never had");
         }
         bench.until(&mut pair, "Disconnected", |p| p.disconnected(Side::A))?;
     }

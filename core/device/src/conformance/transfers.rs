@@ -209,7 +209,7 @@ pub(super) fn message_limit(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut pair = bench.connect()?;
     let alloc = |side: Side| bench.device(side).alloc_region(pair.qp(side), max + 1);
     let (Ok(from), Ok(to)) = (alloc(Side::A), alloc(Side::B)) else { skip!("cannot register {} bytes", max + 1) };
-    ensure!(from.memory.write(max - 4, &[9; 5]), "a region is shorter than asked for");
+    ensure!(from.memory.write(max - 4, &[9; 5]), "a region is shorter than requested");
     let wr = |len: usize| WorkRequest {
         id: WorkRequestId(1),
         operation: Operation::Write { rkey: to.remote.rkey, offset: to.remote.base, imm: None },

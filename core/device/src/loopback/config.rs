@@ -59,7 +59,7 @@ pub struct LoopbackConfig {
     pub memory_limit_bytes: usize,
 }
 
-/// Registered bytes allowed by the presets. Arbitrary: far above what a simulation uses.
+/// Registered bytes allowed by the presets. Arbitrary: far above the use of a simulation.
 const MEMORY_LIMIT_BYTES: usize = 1 << 30;
 
 /// Queue pairs allowed by the presets. Arbitrary, as above.

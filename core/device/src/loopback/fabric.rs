@@ -68,7 +68,7 @@ impl Fabric {
             let all = s.deliverable();
             let picked = *all.get((choice % all.len().max(1) as u64) as usize)?;
             let happened = s.deliver(picked);
-            debug_assert!(happened, "what is deliverable can be delivered");
+            debug_assert!(happened, "deliverable events can be delivered");
             Some(picked)
         })
     }

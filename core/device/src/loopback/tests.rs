@@ -214,7 +214,10 @@ fn a_crash_leaves_what_was_placed() {
         b.device.post_recv(b.qp, 4).expect("there is room");
         (1..=3).for_each(|n| assert_eq!(a.say(n), Ok(1)));
         fabric.crash(a.device.id());
-        assert!(kept.is_empty() || !fabric.deliver(Delivery::Disconnect { to: b.end() }), "not before what was placed");
+        assert!(
+            kept.is_empty() || !fabric.deliver(Delivery::Disconnect { to: b.end() }),
+            "not before the placed messages"
+        );
         fabric.settle();
         let seen = b.poll();
         assert_eq!((heard(&seen), disconnects(&seen)), (kept, 1));

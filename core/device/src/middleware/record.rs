@@ -111,7 +111,7 @@ pub enum ReadError {
         #[source]
         source: io::Error,
     },
-    /// Not what a recorder of this version writes.
+    /// A recorder of this version does not write such a line.
     #[error("line {line} is not a record: {source}")]
     Malformed {
         /// Line number, from 1.

@@ -67,7 +67,7 @@ impl Endpoint {
         self.poll_link(link);
     }
 
-    /// Handles what has arrived on one link. Any thread; a second thread waits for the first.
+    /// Handles the completions that have arrived on one link. Any thread; a second thread waits for the first.
     pub fn poll_link(&self, link: &Arc<LinkCell>) {
         let mut rx = link.rx.lock();
         let sequence = self.device().qp_sequence(link.qp());

@@ -350,7 +350,7 @@ impl Endpoint {
         });
     }
 
-    /// Gives back to the device of a live link what [`outgoing`](Endpoint::outgoing) took from it.
+    /// Gives the resources of [`outgoing`](Endpoint::outgoing) back to the device of a live link.
     pub(crate) fn free_outgoing(&self, link: &LinkCell, outgoing: Outgoing) {
         if let Some(staging) = outgoing.staging {
             link.free_region(self.device(), staging);

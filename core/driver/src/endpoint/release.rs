@@ -1,4 +1,4 @@
-//! Frees what a stream leaves behind on its link, and caches or ends a link without streams.
+//! Frees a stream's resources on its link, and caches or ends a link without streams.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Links whose devices do not report an unreachable peer: the control path checks them, and probes their peers.
 //!
-//! The rule is the protocol's (SPEC §2.6). The control path does this, whatever queue a link reports to, so that a
+//! The rule is the protocol's (SPEC §2.6). The control path does this, whichever queue a link reports to, so that a
 //! program that computes, or waits for something else, answers too. There is no timer while all links rest.
 
 use std::sync::Arc;

@@ -47,7 +47,7 @@ struct Ends {
 struct Signals {
     /// The device needs signaled requests now and then.
     needed: bool,
-    /// The next request is to be signaled, whatever the count is.
+    /// The next request is to be signaled, regardless of the count.
     wanted: bool,
     /// Requests posted since the last signaled one.
     unsignaled: u32,

@@ -7,9 +7,9 @@
 //!
 //! The bytes lie in the ring and count as sent; only the message that announces them to the peer is held back.
 //! Invariants: the bytes held back are one contiguous span that ends where the next byte will lie; every other message
-//! of the stream goes after it, except credit for the peer; and nothing is held back where no message is needed,
-//! because the bytes are replayed on the anchor. Where the peer's memory is mapped, it can find these bytes, should
-//! this process die.
+//! of the stream goes after it, except credit for the peer; and no bytes are held back if they need no message because
+//! they are replayed on the anchor. Where the peer's memory is mapped, it can find these bytes, should this process
+//! die.
 
 use std::sync::atomic::Ordering;
 

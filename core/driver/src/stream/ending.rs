@@ -38,7 +38,7 @@ impl LockedStream<'_> {
     fn give_back(&mut self) {
         let inner = &mut *self.inner;
         let failed = inner.proto.failure().is_some();
-        // No caller asks for the error of a closed stream.
+        // No caller requests the error of a closed stream.
         if inner.closing.is_closed() || !inner.knows_error() {
             return;
         }
@@ -75,7 +75,7 @@ impl LockedStream<'_> {
         self.arrived |= self.inner.proto.give_back();
     }
 
-    /// Reads and discards what is unread on the anchor of a stream that has failed: records, or parts of records.
+    /// Reads and discards the unread bytes on the anchor of a stream that has failed: records, or parts of records.
     fn discard_records(&mut self) {
         let inner = &mut *self.inner;
         let mut bytes = [0; 4096];
@@ -206,7 +206,7 @@ impl LockedStream<'_> {
     pub(crate) fn end_linger(&mut self) {
         let inner = &mut *self.inner;
         if inner.proto.resets() && inner.proto.has_said_fin() {
-            // In the order in which a kernel would have reported it. No caller asks for the error of a stream that has
+            // In the order in which a kernel would have reported it. No caller requests the error of a stream that has
             // ended already.
             let _ = inner.anchor.shutdown_write();
         }

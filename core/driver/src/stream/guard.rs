@@ -230,7 +230,7 @@ impl LockedStream<'_> {
         self.cell.low_water.store(bytes.max(1), Ordering::Relaxed);
         self.inner.tcp.low_water = bytes.max(1);
         self.settle_low_water();
-        // As the kernel does: a waiting thread is woken for what is there already.
+        // As the kernel does: a waiting thread is woken for bytes that are there already.
         self.arrived |= readiness_of(&self.inner, self.cell.low_water()).contains(Readiness::READABLE);
     }
 

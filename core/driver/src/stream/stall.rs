@@ -62,7 +62,7 @@ impl LockedStream<'_> {
 }
 
 impl Endpoint {
-    /// Checks a stream that had no room, of which there may be thousands: eight times in `stall_patience`. `looked` is
+    /// Checks a stream that had no room, eight times in `stall_patience`. There may be thousands of them. `looked` is
     /// the time of the last check.
     pub(crate) fn look_at_stall(&self, now: Instant, cell: &Arc<StreamCell>, looked: Instant) -> Option<Again> {
         let patience = self.config().stall_patience?;

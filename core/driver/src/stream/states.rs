@@ -186,7 +186,8 @@ pub(crate) struct AnchorEnd {
     pub(crate) handled: bool,
     /// The anchor has ended in another way than the stream.
     pub(crate) differs: bool,
-    /// How often the anchor was seen to have ended, but not by the reset that is to come; see `provoke_reset`.
+    /// The number of times that the anchor was seen to have ended, but not by the reset that is to come; see
+    /// `provoke_reset`.
     pub(crate) looks: u32,
 }
 

@@ -130,7 +130,7 @@ fn a_process_ends_once_what_comes_again_is_there() {
     let to = AnchorEnd::Second;
     assert!(pair.wire.deliver(AnchorDelivery::Bytes { to, len: RECORD_LEN }));
     assert!(!server.leave(now));
-    assert!(far.lock(&server).proto().is_plain(), "except for what the kernel has to bring");
+    assert!(far.lock(&server).proto().is_plain(), "except for bytes that the kernel has to bring");
     pair.wire.settle();
     assert!(server.leave(now));
 }

@@ -154,8 +154,8 @@ fn small_writes_behind_others_go_out_as_one() {
     let apart = messages() - before;
     assert!((8..=24).contains(&apart), "{apart} messages before a completion is due");
     assert!(near.readiness().contains(Readiness::WRITABLE));
-    // The device has completed what was sent: the rest goes out as one message, with a completion of its own, and later
-    // writes wait.
+    // The device has completed the sent messages: the rest goes out as one message, with a completion of its own, and
+    // later writes wait.
     let complete = || {
         fabric.settle();
         let link = near.lock(&client).link().cloned();
@@ -251,8 +251,8 @@ impl ReadySink for Told {
     fn moved(&self, _: &Arc<StreamCell>) {}
 }
 
-/// Breaks if all streams of a link, of which there may be thousands, were woken whenever it has room again; if some
-/// that wait were passed over for later ones; or if one was forgotten.
+/// Breaks if all streams of a link, perhaps thousands, were woken whenever it has room again; if some that wait were
+/// passed over for later ones; or if one was forgotten.
 #[test]
 fn those_who_wait_for_room_get_it_in_turn() {
     const STREAMS: u16 = if cfg!(miri) { 72 } else { 200 };

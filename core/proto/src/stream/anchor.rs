@@ -287,7 +287,7 @@ impl Stream {
         self.link.demotion = None;
         self.history.last_reason = crate::Reason::PledgeVoided;
         if self.anchor.record_sent == 0 {
-            // Our own marker, of which no byte is on the anchor yet.
+            // Our own marker; no byte of it is on the anchor yet.
             self.anchor.records.clear();
         }
         self.try_close();

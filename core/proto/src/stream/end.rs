@@ -362,7 +362,7 @@ impl Stream {
         }
     }
 
-    /// The peer, closed and lingering, has lost the link before our CLOSE came, and needs to know which bytes are still
+    /// The peer, closed and lingering, has lost the link before our CLOSE came, and must learn which bytes are still
     /// wanted.
     pub(super) fn answer_lingering(&mut self) {
         let (Some(tx), Some(rx)) = (self.tx.ring.take(), &self.rx.ring) else { return };

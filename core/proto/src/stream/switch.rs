@@ -44,7 +44,7 @@ impl Stream {
         })));
     }
 
-    /// Acceptor: answers OPEN. An error is the reason for which it must be refused; the driver then sends REFUSE.
+    /// Acceptor: answers OPEN. An error is the reason for a refusal; the driver then sends REFUSE.
     pub fn accept(&mut self, open: &Open, slot: u16, nonce: Nonce, ring: RingDescriptor) -> Result<(), Reason> {
         //= spec §1.5
         //# Only the opener sends OPEN.

@@ -69,7 +69,7 @@ impl Stream {
         self.tx.refused
     }
 
-    /// Reads end when what has arrived has been read.
+    /// Reads end when all bytes that have arrived have been read.
     #[inline]
     pub fn no_more_in(&self) -> bool {
         self.fin_received() || self.rx.shutdown.is_wanted() || self.failed.is_some()
@@ -170,7 +170,7 @@ impl Stream {
         }
     }
 
-    /// The stream fails; what had ended before decides the error that the program gets.
+    /// The stream fails; the directions that had ended before decide the error that the program gets.
     pub(super) fn note_failure(&mut self, failure: Failure) {
         //= spec §4.8.4
         //# A stream that fails after both directions have ended tells nobody; after the peer's alone, of a broken pipe;

@@ -1,4 +1,4 @@
-//! Schedules that once failed, as the checker (or a reader) found them. Each ends settled.
+//! Schedules that once failed, as the checker (or a reader) found them. Each ends in a settled world.
 
 use crate::check::{quiescent, settled};
 use crate::world::{Bounds, Step, Step::*, World};
@@ -65,7 +65,7 @@ fn attempt_ends_while_the_marker_is_half_written() {
 fn nothing_is_written_behind_unread_bytes() {
     let steps = [Write(0), Write(1), Open, Deliver(1, 0)];
     let world = replay(Bounds::default(), &steps);
-    assert!(world.links[0].to[0].is_empty(), "the acceptor has not read what stands before the pledge");
+    assert!(world.links[0].to[0].is_empty(), "the acceptor has not read the bytes before the pledge");
     let read = [Write(0), Write(1), Open, Deliver(1, 0), Read(1), Deliver(0, 0)];
     let world = replay(Bounds::default(), &read);
     assert!(!world.side[0].stream.has_record(), "the opener has not read either");

@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Steps that happen by themselves, whatever the applications do.
+    /// Steps that happen by themselves, independent of the applications.
     pub(crate) fn internal_steps(&self, bounds: &Bounds, steps: &mut Vec<Step>) {
         for (k, link) in self.links.iter().enumerate() {
             for s in 0..2 {

@@ -191,8 +191,8 @@ impl ModelledWire {
         &self.settings
     }
 
-    /// Changes the settings: for packets that are sent from now on, and, where their documentation says so, for later
-    /// connections.
+    /// Changes the settings: for packets that are sent from now on, and for later connections where a field's
+    /// documentation limits it to them.
     pub fn set(&mut self, settings: WireSettings) {
         for node in self.nodes.values_mut() {
             node.port = settings.serializer();

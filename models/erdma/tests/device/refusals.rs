@@ -312,7 +312,7 @@ fn invalidation() {
     });
 }
 
-/// Posts three requests, the second of which is refused.
+/// Posts three requests; the second one is refused.
 fn three(lab: &mut Lab, qp: &mut Qp) {
     let good = sqe::write(0, 0, [0; 4], (0, 0), &[]);
     lab.write_request(qp, &good);

@@ -108,7 +108,7 @@ pub(super) fn get(slot: &Slot, option: Option_, expect: Option<&Outcome>) -> Out
         }
         other => match number_option(other) {
             Some((level, name)) => sys::get_option::<c_int>(slot.fd, level, name).map(i64::from),
-            None => return Outcome::skipped("cannot be asked"),
+            None => return Outcome::skipped("cannot be read"),
         },
     };
     outcome(result)

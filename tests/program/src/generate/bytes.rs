@@ -86,7 +86,7 @@ impl Model {
         (peer.unread, peer.calls, peer.filled) = (0, 0, false);
     }
 
-    /// A call with an invalid argument. Whatever it returns, no byte is moved.
+    /// A call with an invalid argument. No byte is moved, whatever the result.
     pub(super) fn misuse(&mut self, h: Holder, draw: &mut Draw) {
         let call = Misuse::ALL[draw.below(Misuse::ALL.len())];
         let at = [BadAddress::Null, BadAddress::Reserved, BadAddress::Low, BadAddress::Beyond][draw.below(4)];

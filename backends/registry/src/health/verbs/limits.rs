@@ -36,7 +36,7 @@ fn locked_memory(matters: bool, limit: Limit) -> Check {
 
 /// Links to other hosts take a quarter of them at most, about two each.
 fn descriptors(limit: Limit) -> Check {
-    /// About what a server with a thousand connections needs. Arbitrary.
+    /// About the number that a server with a thousand connections needs. Arbitrary.
     const FEW: u64 = 4096;
     match limit {
         Ok((soft, hard)) => {

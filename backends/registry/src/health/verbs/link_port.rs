@@ -20,7 +20,7 @@ pub(super) enum Listening {
 }
 
 impl Listening {
-    /// Of several devices any may be used, and an unknown device may be of either kind.
+    /// If there are several devices, any of them may be used; an unknown device may be of either kind.
     pub(super) fn of(known: &Result<Vec<Found>, DeviceError>) -> Listening {
         match known {
             Ok(devices) if devices.iter().all(|device| !device.limits().takes_tcp_port) => {

@@ -240,7 +240,7 @@ impl Device for Broken {
         let region = self.inner.alloc_region(qp, len)?;
         if self.is(Flaw::ReusesDirtyRegions) && len == 100 {
             let dirtied = region.memory.write(99, &[1]);
-            assert!(dirtied, "the region has the length asked for");
+            assert!(dirtied, "the region has the requested length");
         }
         Ok(region)
     }

@@ -39,7 +39,7 @@ fn the_stream_is_reliable_at_any_split() {
             let mut peeked = buf.clone();
             let peek = b.try_peek(&mut peeked).unwrap_or(0);
             let count = b.try_read(&mut buf).unwrap_or(0);
-            assert_eq!((peek, &peeked), (count, &buf), "seed {seed}: a peek is what the read gives");
+            assert_eq!((peek, &peeked), (count, &buf), "seed {seed}: a peek returns the same as the read");
             got.extend(&buf[..count]);
         }
         assert_eq!(got, sent, "seed {seed}");
@@ -88,7 +88,7 @@ fn abort_resets_when_it_closes() {
     assert!(wire.deliver(AnchorDelivery::Reset { to: AnchorEnd::Second }));
     let state = b.state();
     assert!(state.reset && state.readable && state.writable && state.peer_closed);
-    assert_eq!(read(&mut b), Ok(b"arrived".to_vec()), "what had arrived can be read");
+    assert_eq!(read(&mut b), Ok(b"arrived".to_vec()), "bytes that had arrived can be read");
     assert_eq!([read(&mut b), read(&mut b)], [Err(ECONNRESET), Ok(vec![])], "the error is reported once");
     assert_eq!(write(&mut b, b"x"), Err(EPIPE));
     assert!(matches!(b.shutdown_write(), Err(AnchorError::Os(e)) if e.raw_os_error() == Some(ENOTCONN)));
