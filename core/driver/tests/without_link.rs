@@ -79,8 +79,8 @@ fn with_one_key_streams_go_onto_links_and_share_them() {
 fn with_different_keys_or_one_alone_streams_stay_on_tcp_for_that_reason() {
     //= spec §2.5.4
     //= type=test
-    //# Who refuses a link says so with REFUSE, in which the opener's slot is 0xffff, and sends nothing more. Who reads that
-    //# ends the link.
+    //# A side that refuses a link sends REFUSE, in which the opener's slot is 0xffff, and nothing more. A side that
+    //# reads that ends the link.
     for (near_key, far_key, reason) in [
         (Some(KEY), Some(OTHER), Reason::KeyMismatch),
         (Some(KEY), None, Reason::KeyMissing),

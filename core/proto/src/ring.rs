@@ -69,7 +69,7 @@ impl TxRing {
             return Ok(false);
         }
         //= spec §5.2.2
-        //# A consumed position that goes back, or beyond what was sent, is a violation.
+        //# A consumed position that goes back, or beyond the sent position, is a violation.
         if consumed < self.consumed || consumed > self.sent {
             return Err(Violation("consumed position out of range"));
         }
@@ -81,7 +81,7 @@ impl TxRing {
     #[inline]
     pub fn claim(&mut self, want: u32) -> Span {
         //= spec §5.3.1
-        //# A sender that knows the ring to be empty MAY place the next byte at offset 0 and set REWIND.
+        //# A sender that has learned that the ring is empty MAY place the next byte at offset 0 and set REWIND.
         if self.sent == self.consumed && self.base != self.sent {
             self.base = self.sent;
             self.rewound = true;

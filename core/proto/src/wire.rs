@@ -14,13 +14,13 @@ pub const CONTROL_SLOT_LEN: usize = 128;
 /// Control slots at each end of a link.
 pub const CONTROL_SLOTS: usize = 16;
 //= spec §2.2
-//# a credit block of 64 bytes, whose word 0 is the credit word (§5.2) and whose word 1 tells of what is held back (§5.1.5), then
-//# the ring.
+//# a credit block of 64 bytes, whose word 0 is the credit word (§5.2) and whose word 1 describes the bytes held back
+//# (§5.1.5), then the ring.
 /// Bytes at the start of a link region and of a stream region that hold credit words.
 pub const CREDIT_BLOCK_LEN: usize = 64;
 //= spec §5.1.5
-//# Where the peer's memory is mapped it writes the position after what it holds into word 1 of the credit block, with the
-//# highest bit set if the message will carry REWIND
+//# Where the peer's memory is mapped it writes the position after the bytes held back into word 1 of the credit block,
+//# with the highest bit set if the message will carry REWIND
 /// The place in the credit block where a sender writes the position after the bytes that it holds back.
 pub const HELD_WORD: usize = 8;
 /// Set in that word if the message would carry REWIND.
@@ -447,8 +447,8 @@ impl Reader<'_> {
 
     fn credential(&mut self) -> Result<Option<Credential>, WireError> {
         //= spec §2.5.1
-        //# A side with a pre-shared key says so in its HELLO: *key* is 1, and *nonce* fresh for the link. Without one all three
-        //# fields are zero.
+        //# A side with a pre-shared key announces that in its HELLO: *key* is 1, and *nonce* fresh for the link.
+        //# Without one all three fields are zero.
         let (has_key, credential) = (self.u16()?, Credential { nonce: self.take()?, proof: self.take()? });
         match has_key {
             0 if credential == (Credential { nonce: [0; 16], proof: [0; 32] }) => Ok(None),

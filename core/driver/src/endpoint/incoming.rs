@@ -242,7 +242,7 @@ impl Endpoint {
                 proven.map_or_else(|error| self.end_setup(link, error), |()| true)
             }
             //= spec §2.5.4
-            //# Who reads that ends the link.
+            //# A side that reads that ends the link.
             ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason, .. }) => {
                 let reason = match Reason::from_code(reason) {
                     key @ (Reason::KeyMissing | Reason::KeyMismatch) => key,
@@ -294,8 +294,8 @@ impl Endpoint {
     fn refuse_open(&self, link: &Arc<LinkCell>, open: &Open, mut reason: Reason) -> bool {
         Counters::bump(&self.counters().opens_refused);
         //= spec §4.1.5
-        //# An acceptor that does not hold the anchor, but knows the process of its host that does, names in REFUSE
-        //# the port at which that one accepts links.
+        //# An acceptor that does not hold the anchor, but finds the process of its host that does, names in REFUSE the
+        //# port at which that process accepts links.
         let elsewhere = match reason {
             Reason::UnknownStream => self.holder(link, open),
             _ => None,
@@ -315,7 +315,7 @@ impl Endpoint {
     fn handle_refuse(&self, link: &LinkCell, cell: &Arc<StreamCell>, refuse: &Refuse) {
         cell.lock(self).change(|stream| {
             //= spec §4.1.5
-            //# The opener MAY ask there, once, and at no other address.
+            //# The opener MAY connect there, once, and to no other address.
             if stream.inner.attempt.referral != Referral::Followed {
                 let elsewhere = match refuse.ask_at {
                     0 => None,
@@ -338,7 +338,7 @@ impl Endpoint {
         };
         self.refuse_link(link, reason);
         //= spec §2.5.4
-        //# Who refuses a link says so with REFUSE, in which the opener's slot is 0xffff, and sends nothing more.
+        //# A side that refuses a link sends REFUSE, in which the opener's slot is 0xffff, and nothing more.
         let refuse = ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason: reason as u16, ask_at: 0 });
         let sent = link.tx.lock().send(self.device(), refuse);
         self.keep_sending(link, sent)

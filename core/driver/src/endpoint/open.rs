@@ -246,8 +246,8 @@ impl Endpoint {
         //= spec §4.1.2
         //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
         //= spec §4.1.3
-        //# The hint 0xffffffff says that the opener does not know the acceptor's stream number; the acceptor then finds
-        //# the stream by the addresses.
+        //# The hint 0xffffffff means that the opener does not have the acceptor's stream number; the acceptor then
+        //# finds the stream by the addresses.
         let number = match open.hint {
             UNKNOWN_STREAM => four_tuple(&open.tuple).and_then(|tuple| self.directory().resolve(&tuple.reversed())),
             number => Some(number),

@@ -52,8 +52,8 @@ impl Endpoint {
             return false;
         }
         //= spec §2.6.3
-        //# A side takes in what has come on a link at least every PROBE_INTERVAL, whatever its applications do, so that it
-        //# answers; until for 30 times nothing had come, and nothing was outstanding.
+        //# A side handles arrived messages of a link at least every PROBE_INTERVAL, whatever its applications do, so
+        //# that it answers. It stops once no message has come, and none was outstanding, for 30 intervals.
         self.poll_link(link);
         let mut tx = link.tx.lock();
         if link.is_failing() {
@@ -77,11 +77,11 @@ impl Endpoint {
                 return self.ask_before_rest(link);
             }
             //= spec §2.6.1
-            //# A side that has heard nothing on a link for PROBE_INTERVAL (1 s), and does not know that the peer has consumed
-            //# all its messages, sends LINK_WANT (§5.4.2).
+            //# A side that has received nothing on a link for PROBE_INTERVAL (1 s), and has no proof that the peer has
+            //# consumed all its messages, sends LINK_WANT (§5.4.2).
             Silence::Ask => drop(tx.want(self.device())),
             //= spec §2.6.2
-            //# A side that has asked so and hears nothing for SILENCE_LIMIT (10 s) ends the link.
+            //# A side that has sent this LINK_WANT and receives nothing for SILENCE_LIMIT (10 s) ends the link.
             Silence::Dead => {
                 drop(tx);
                 Counters::bump(&self.counters.links_silent);

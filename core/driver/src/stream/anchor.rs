@@ -219,8 +219,8 @@ impl LockedStream<'_> {
     /// is still to be.
     fn waits_for_link(&mut self) -> bool {
         //= spec §4.5.4
-        //# RESUME counts
-        //# once everything is taken in that the peer had sent on the link before: how it has ended its stream, above all.
+        //# RESUME counts once every message is handled that the peer had sent on the link before: the end of its
+        //# stream, above all.
         let inner = &mut *self.inner;
         // Where a marker may come, the link carries no end.
         let live = inner.proto.ends_by_link() && inner.link().is_some_and(|link| !link.is_dead());

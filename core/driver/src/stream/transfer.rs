@@ -185,7 +185,7 @@ impl LockedStream<'_> {
             }
         } else {
             //= spec §5.2.5
-            //# Where a write is not cheap, a receiver MAY tell of consumption only after a quarter of its ring.
+            //# Where a write is not cheap, a receiver MAY announce consumption only after a quarter of its ring.
             let due = credit.consumed - inner.sending.told >= u64::from(inner.proto.rx_ring_len() / 4);
             // Progress that finds no room in the queue is sent with the next read, or when the peer requests it.
             if due && !credit.give && link.tx.lock().credit_word(device, &out.ring, credit.consumed).is_ok() {

@@ -93,7 +93,7 @@ impl Directory for OwnOnly {
 fn an_acceptor_finds_by_its_addresses_the_stream_that_the_opener_cannot_name() {
     //= spec §4.1.3
     //= type=test
-    //# The hint 0xffffffff says that the opener does not know the acceptor's stream number; the acceptor then finds
+    //# The hint 0xffffffff means that the opener does not have the acceptor's stream number; the acceptor then finds
     //# the stream by the addresses.
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let ((client, _), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
@@ -141,8 +141,8 @@ fn an_open_on_a_link_from_elsewhere_is_refused() {
 fn a_stream_goes_on_to_the_process_that_holds_it() {
     //= spec §4.1.5
     //= type=test
-    //# An acceptor that does not hold the anchor, but knows the process of its host that does, names in REFUSE the port at
-    //# which that one accepts links. The opener MAY ask there, once, and at no other address.
+    //# An acceptor that does not hold the anchor, but finds the process of its host that does, names in REFUSE the port
+    //# at which that process accepts links. The opener MAY connect there, once, and to no other address.
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, finder) = OwnOnly::endpoint(&fabric);
     let ((first, first_known), (second, second_known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));

@@ -31,7 +31,7 @@ fn silent(endpoint: &Endpoint) -> u64 {
 fn a_link_that_falls_silent_is_left() {
     //= spec §2.6.2
     //= type=test
-    //# A side that has asked so and hears nothing for SILENCE_LIMIT (10 s) ends the link.
+    //# A side that has sent this LINK_WANT and receives nothing for SILENCE_LIMIT (10 s) ends the link.
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let pair = Linked::new(&client, &server, 40_050);

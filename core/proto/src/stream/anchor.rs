@@ -81,13 +81,13 @@ impl Stream {
             return None;
         }
         //= spec §4.8.5
-        //# What has been shut down on the link is shut down on the anchor once no record is to come there.
+        //# A direction that has been shut down on the link is shut down on the anchor once no record is to come there.
         if self.read_shutdown_is_due() && self.rx.state == RxState::Anchor && self.is_plain() {
             return Some(AnchorWrite::ShutdownRead);
         }
         //= spec §4.8.9
-        //# Reading is shut down on the anchor before writing, if both are: whoever sees the end then knows that what it
-        //# writes is answered with a reset.
+        //# Reading is shut down on the anchor before writing, if both are: a peer that sees the end can then rely on
+        //# its writes being answered with a reset.
         if self.awaits_read_shutdown() {
             return None;
         }
@@ -122,7 +122,7 @@ impl Stream {
             if self.anchor.record_sent >= RECORD_LEN {
                 self.anchor.record_sent = 0;
                 //= spec §4.3.3
-                //# A side that has written the whole of its marker says so with SWITCHED on the link, if that lives.
+                //# A side that has written the whole of its marker sends SWITCHED on the link, if that lives.
                 if record.kind == RecordKind::Marker && self.link.alive {
                     self.push_control(Control::Signal(MessageKind::Switched));
                 }
@@ -232,7 +232,7 @@ impl Stream {
                 self.try_close();
             }
             //= spec §4.2.5
-            //# A write that was to void a pledge and has failed has not.
+            //# A write that fails does not void a pledge.
             (_, Role::Acceptor, TxState::Anchor) if self.keeps_pledge() => {
                 self.rx.state = RxState::Link;
                 self.acceptor_switches();

@@ -83,7 +83,7 @@ impl Stream {
     pub fn handle_consumed(&mut self, consumed: u64) -> bool {
         let Some(ring) = &mut self.tx.ring else { return false };
         //= spec §5.2.1
-        //# The credit word is zero until the receiver first writes it; zero tells nothing.
+        //# The credit word is zero until the receiver first writes it; zero has no meaning.
         if self.tx.state != TxState::Link || consumed == 0 {
             return false;
         }
@@ -138,7 +138,7 @@ impl Stream {
         //# After its CLOSE, and after the death of the link, a side writes no more to the peer's memory.
         let tell = self.link.alive && !self.link.ours.usage.is_closed();
         //= spec §5.2.4
-        //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
+        //# A receiver that got CREDIT_WANT sends CREDIT_GIVE when at least half of the ring is free.
         let give = self.link.peer.wants_credit && tell && available <= half;
         self.link.peer.wants_credit &= !give;
         Credit { consumed, tell, give }

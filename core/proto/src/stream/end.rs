@@ -154,8 +154,8 @@ impl Stream {
             return false;
         }
         //= spec §4.8.8
-        //# A stream that has failed by RESET alone may leave the link as if it had not: what nobody has read comes again on
-        //# the anchor, and the reset after it.
+        //# A stream that has failed by RESET alone may leave the link as if it had not: unread bytes are replayed on
+        //# the anchor, and the reset follows them.
         let failed = self.failed.take();
         self.link.revival = failed.map(|failed| match failed.error {
             Some(_) => Revival::Unreported,
@@ -183,7 +183,7 @@ impl Stream {
         let on_link = self.is_closed() && self.tx.state == TxState::Link && !self.link.peer.usage.is_closed();
         //= spec §4.6.8
         //# A side that has closed in the middle of promotion keeps its anchor open until it has consumed the peer's
-        //# marker or knows that there is none: the kernel would answer the marker with a reset.
+        //# marker or learned that there is none: the kernel would answer the marker with a reset.
         let marker_may_come = self.is_closed() && matches!(self.rx.state, RxState::Expect(_)) && !self.peer_is_done();
         self.failed.is_none()
             && (!self.anchor.records.is_empty()
@@ -224,7 +224,7 @@ impl Stream {
                     self.push_control(Control::Signal(MessageKind::Reset));
                 }
                 //= spec §4.7.3
-                //# What the ring holds when the anchor is reset can still be read, as what the kernel holds can.
+                //# Bytes in the ring when the anchor is reset can still be read, like bytes in the kernel.
                 if matches!(self.rx.state, RxState::Link | RxState::AwaitResume) {
                     self.rx.state = RxState::Drain;
                 }
@@ -242,7 +242,7 @@ impl Stream {
             RxState::Link | RxState::AwaitResume => {
                 //= spec §4.7.1
                 //# If the anchor ends while the direction is on the link and no FIN came by the link, the peer has
-                //# died: its reader gets what is in the ring, then a reset, never a clean end.
+                //# died: its reader gets the bytes in the ring, then a reset, never a clean end.
                 self.rx.state = RxState::Drain;
                 // If bytes are unconsumed after the stream has left the link, the peer was gone before it could send
                 // its consumed position.
@@ -266,8 +266,9 @@ impl Stream {
         let judges = !self.peer_is_done() && !self.peer_has_answered();
         if self.rx.state == RxState::Link && self.tx.state == TxState::Link && judges {
             //= spec §4.7.4
-            //# Where a link is known to have brought everything that the peer has ever sent, and the peer had read everything that
-            //# this side has sent, its death is an end in good order, after what is unread here; and otherwise a reset.
+            //# If a link is certain to have brought everything that the peer has ever sent, and the peer had read
+            //# everything that this side has sent, its death is an end in good order, after the bytes that are unread
+            //# here; and otherwise a reset.
             if self.unconsumed() == 0 {
                 self.rx.fin = PeerFin::Received;
             } else {
@@ -278,7 +279,7 @@ impl Stream {
     }
 
     //= spec §5.1.5
-    //# whoever finds that the sender has died (§4.7.4) takes it as that message.
+    //# a peer that finds that the sender has died (§4.7.4) takes it as that message.
     fn take_held(&mut self, held: u64) {
         if self.rx.state != RxState::Link || self.fin_received() || self.takes_no_data() {
             return;
@@ -300,7 +301,7 @@ impl Stream {
         self.give_up(Reason::PledgeVoided);
         match (self.tx.state, self.rx.state) {
             //= spec §4.3.5
-            //# A CLOSE without a SWITCHED before it says that the opener has written no marker and will write none:
+            //# A CLOSE without a SWITCHED before it means that the opener has written no marker and will write none:
             //# the acceptor expects none any more. After SWITCHED it still reads the marker.
             (TxState::Pledged | TxState::Anchor, RxState::Expect(_)) if !self.peer_is_done() => {
                 self.tx.state = TxState::Anchor;
@@ -367,7 +368,7 @@ impl Stream {
     pub(super) fn answer_lingering(&mut self) {
         let (Some(tx), Some(rx)) = (self.tx.ring.take(), &self.rx.ring) else { return };
         //= spec §4.6.5
-        //# A side that has all of a closed peer's bytes answers its RESUME with one of its own that asks for none,
+        //# A side that has all of a closed peer's bytes answers its RESUME with one of its own that requests none,
         //# unless it has used the anchor since.
         if self.tx.state == TxState::Anchor && tx.sent() == self.tx.position && self.tx.shutdown != Shutdown::OnAnchor {
             let (position, end) = (rx.received(), self.tx.position);
@@ -383,8 +384,7 @@ impl Stream {
         }
         if self.rx.shutdown == Shutdown::Pending {
             //= spec §4.8.1
-            //# A side whose application shuts down reading says so with READ_SHUT, once, and before a FIN that comes
-            //# later.
+            //# A side whose application shuts down reading sends READ_SHUT, once, and before a FIN that comes later.
             self.rx.shutdown = Shutdown::OnLink;
             self.push_control(Control::Signal(MessageKind::ReadShut));
         }

@@ -55,7 +55,7 @@ impl Stream {
             return Err(Reason::PeerBusy);
         }
         //= spec §4.2.3
-        //# An OPEN whose pledge lies before what was already read from the anchor has been voided; it is refused.
+        //# An OPEN whose pledge lies before the bytes already read from the anchor has been voided; it is refused.
         if open.pledge < self.rx.position {
             return Err(Reason::PledgeVoided);
         }
@@ -249,8 +249,8 @@ impl Stream {
             MessageKind::Fin => {
                 if self.fin_received() || !matches!(self.rx.state, RxState::Link | RxState::Expect(_)) {
                     //= spec §4.7.4
-                    //# The FIN of a peer that
-                    //# has only closed may still be under way then, if both have: it is no second one.
+                    //# If both sides have closed, the FIN of a peer that has only closed may still be in flight then:
+                    //# it is not a second one.
                     if self.fin_received() && self.rx.state == RxState::Drain {
                         return;
                     }
@@ -267,7 +267,7 @@ impl Stream {
             MessageKind::ReadShut => self.link.peer.read_shut = true,
             MessageKind::CreditWant => {
                 //= spec §5.2.4
-                //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
+                //# A receiver that got CREDIT_WANT sends CREDIT_GIVE when at least half of the ring is free.
                 if self.rx.ring.as_ref().is_some_and(|r| r.available() <= r.len() / 2) {
                     self.push_control(Control::Signal(MessageKind::CreditGive));
                 } else {
@@ -303,8 +303,8 @@ impl Stream {
         });
         if matches!((self.tx.state, self.rx.state), (TxState::Pledged | TxState::Anchor, RxState::Expect(_))) {
             //= spec §4.5.5
-            //# A side that is to leave while it expects a marker, and has written none, says DEMOTE too: a peer that waits for
-            //# its application before it writes one gives up, as in 4.2.8.
+            //# A side that is to leave while it expects a marker, and has written none, sends DEMOTE too: a peer that
+            //# waits for its application before it writes one gives up, as in 4.2.8.
             self.tell_leaving();
         }
         self.try_demote();
@@ -396,17 +396,18 @@ impl Stream {
             return self.violate("RESUME without a ring");
         };
         //= spec §4.5.3
-        //# A RESUME position before the last known consumed position, or beyond what was sent, is a violation; and so
-        //# is an end before what was received, or further from what was consumed than the ring is long.
+        //# A RESUME position before the last announced consumed position, or beyond the sent position, is a violation;
+        //# and so is an end before the received position, or further from the consumed position than the ring is long.
         let ends = rx.received()..=rx.consumed() + u64::from(rx.len());
         if !ends.contains(&record.end) || tx.handle_consumed(record.position).is_err() {
             return self.violate("RESUME position out of range");
         }
         //= spec §4.5.4
-        //# Having read the peer's RESUME, a side replays every byte from that position on the anchor, then goes on there.
+        //# Having read the peer's RESUME, a side replays every byte from that position on the anchor, then continues
+        //# there.
         //= spec §4.8.8
-        //# Nothing comes again to a side that has closed: its kernel would answer with
-        //# a reset too early. One whose CLOSE comes after its DEMOTE has left, and not closed.
+        //# Nothing is replayed to a side that has closed: its kernel would answer with a reset too early. A side whose
+        //# CLOSE comes after its DEMOTE has left the link, and not closed the socket.
         let peer_closed = self.link.peer.usage == SlotUse::Closed;
         self.tx.state = TxState::Replay(if self.link.revival.is_some() && peer_closed {
             self.tx.position

@@ -122,8 +122,8 @@ impl Stream {
         // No kernel acknowledges them.
         self.tx.refused = len;
         //= spec §4.8.3
-        //# What is written to a peer that reads no more is thrown away and answered with RESET, for both sides, as its
-        //# kernel would answer it.
+        //# Bytes written to a peer that reads no more are discarded and answered with RESET, for both sides, as its
+        //# kernel would answer them.
         self.reset_peer();
     }
 
@@ -146,7 +146,7 @@ impl Stream {
             return false;
         }
         //= spec §4.8.6
-        //# A stream that has ended for good, and of which nothing is left to read, is given back to its anchor once that
+        //# A stream that has ended permanently, and has no bytes left to read, is given back to its anchor once that
         //# has ended in the same way
         (self.tx.state, self.rx.state) = (TxState::Anchor, RxState::Anchor);
         (self.tx.ring, self.rx.ring) = (None, None);
@@ -173,8 +173,8 @@ impl Stream {
     /// The stream fails; the directions that had ended before decide the error that the program gets.
     pub(super) fn note_failure(&mut self, failure: Failure) {
         //= spec §4.8.4
-        //# A stream that fails after both directions have ended tells nobody; after the peer's alone, of a broken pipe;
-        //# otherwise of a reset.
+        //# A stream that fails after both directions have ended reports no error; after the peer's alone, a broken
+        //# pipe; otherwise a reset.
         if self.failed.is_none() {
             let error = match (self.end_is_here(), self.tx.shutdown.is_wanted()) {
                 (true, true) => None,

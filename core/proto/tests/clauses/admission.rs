@@ -178,8 +178,8 @@ fn a_proof_out_of_turn_is_a_violation() {
 fn a_side_without_a_key_says_nothing_of_one() {
     //= spec §2.5.1
     //= type=test
-    //# A side with a pre-shared key says so in its HELLO: *key* is 1, and *nonce* fresh for the link. Without one all three
-    //# fields are zero.
+    //# A side with a pre-shared key announces that in its HELLO: *key* is 1, and *nonce* fresh for the link. Without
+    //# one all three fields are zero.
     let bytes = client(None).link().hello().encode();
     assert!(bytes[10..].iter().all(|byte| *byte == 0));
     for (place, value) in [(10, 2), (11, 1), (12, 1), (27, 1), (28, 1), (59, 1)] {

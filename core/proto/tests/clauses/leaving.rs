@@ -192,7 +192,7 @@ fn a_link_that_loses_nothing_ends_as_the_kernel_would() {
     assert_eq!(p.side[A].tcp_state(), TcpState::Closed);
     //= spec §5.1.5
     //= type=test
-    //# whoever finds that the sender has died (§4.7.4) takes it as that message.
+    //# a peer that finds that the sender has died (§4.7.4) takes it as that message.
     for (held, available) in [(0, 0), (4, 0), (10, 6), (4 | HELD_REWIND, 0), (10 | HELD_REWIND, 6)] {
         let mut p = Pair::promoted();
         let base = p.side[A].positions().1;
