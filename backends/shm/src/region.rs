@@ -24,7 +24,7 @@ impl PairSlot {
         }
         let Some(block) = buddy.alloc(u64::from(wanted)) else { return Err(limit) };
         for (from, bytes) in buddy.take_dirty(block) {
-            // SAFETY: a free part of the slab of our half; nobody was granted it.
+            // SAFETY: a free part of the slab of our half; no peer was granted it.
             unsafe { std::ptr::write_bytes(self.slab(from).as_ptr(), 0, bytes as usize) };
         }
         let backing = mapping.clone();

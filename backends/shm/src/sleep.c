@@ -1,6 +1,6 @@
 /* The sleep on a futex, as a cancellation point of POSIX threads, which blocking calls of sockets are. A thread that is
- * cancelled leaves by unwinding from wherever it is between the two changes of its cancellation type. Rust code has no
- * way to say that it may be left between any two instructions; C code without cleanups may. */
+ * cancelled unwinds from any instruction between the two changes of its cancellation type. Rust code cannot declare
+ * that it may be left between any two instructions; C code without cleanups may be. */
 
 #define _GNU_SOURCE
 #include <errno.h>

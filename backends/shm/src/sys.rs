@@ -31,7 +31,7 @@ fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
 
 fn owned(rc: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(rc)?;
-    // SAFETY: the kernel just returned this descriptor to us; nobody else owns it.
+    // SAFETY: the kernel just returned this descriptor to us; no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

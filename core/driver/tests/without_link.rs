@@ -122,7 +122,7 @@ impl Stranger {
     }
 
     fn connect(device: Arc<LoopbackDevice>, cq: CompletionQueueId, server: &Endpoint, peer: PeerAddress) -> Stranger {
-        ConnectionManager::connect(&*device, peer, cq, LINK_REGION_LEN, &[]).expect("somebody listens");
+        ConnectionManager::connect(&*device, peer, cq, LINK_REGION_LEN, &[]).expect("the server listens");
         for round in 0..20 {
             server.progress(Instant::from_nanos(round));
             if let Some(CmEvent::Established { qp, local, remote, .. }) = device.poll_event() {
@@ -460,7 +460,7 @@ fn requests_that_are_refused_are_counted() {
     let stranger = fabric.open(LoopbackConfig::soft_roce());
     let cq = stranger.create_cq().expect("it has queues");
     let peer = ConnectionManager::address(&*device);
-    ConnectionManager::connect(&*stranger, peer, cq, LINK_REGION_LEN, &[]).expect("somebody listens");
+    ConnectionManager::connect(&*stranger, peer, cq, LINK_REGION_LEN, &[]).expect("the server listens");
     server.progress(Instant::from_nanos(0));
     assert_eq!((count(&server, "requests_refused"), server.links().len()), (1, 0));
 

@@ -273,8 +273,8 @@ impl Mr {
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         // SAFETY: a registered region's keys do not change.
         let (lkey, rkey) = unsafe { (raw.as_ref().lkey, raw.as_ref().rkey) };
-        // SAFETY: the mapping is page-aligned, at least `len` long, lives as long as the Arc, and nobody makes a
-        // reference to it.
+        // SAFETY: the mapping is page-aligned, at least `len` long, lives as long as the Arc, and no code makes
+        // a reference to it.
         let memory = unsafe { Memory::from_raw(start.cast(), len, mapping) };
         Ok(Mr { pd: Arc::clone(pd), raw, memory, address: start.as_ptr() as u64, lkey, rkey })
     }

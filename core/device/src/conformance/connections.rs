@@ -252,15 +252,15 @@ pub(super) fn unreachable_is_reported(bench: &mut Bench<'_>) -> Result<(), Stop>
     let wrong = [[0; 4], [u64::MAX; 4], [real[0] ^ 0x5a5a, !real[1], real[2], real[3]]];
     for address in wrong {
         match events.managers[0].connect(PeerAddress(address), bench.cqs[0], REGION_LEN, b"anybody?") {
-            Err(CmError::Exhausted(what)) => fail!("connecting to nobody: no room for {what}"),
+            Err(CmError::Exhausted(what)) => fail!("connecting to an unused address: no room for {what}"),
             Err(_) => {}
             Ok(asked) => match events.next_on(bench, Side::A)? {
                 CmEvent::Failed { id, .. } if id == asked => {}
-                other => fail!("connecting to nobody ended in {other:?}"),
+                other => fail!("connecting to an unused address ended in {other:?}"),
             },
         }
     }
-    events.expect_none(bench, "after attempts to reach nobody")
+    events.expect_none(bench, "after attempts to reach an unused address")
 }
 
 /// Several attempts at once can be distinguished.
@@ -306,7 +306,7 @@ pub(super) fn accept_is_for_open_requests(bench: &mut Bench<'_>) -> Result<(), S
     let mut events = events(bench)?;
     let target = events.managers[1].clone();
     let accept_again = |b: &Bench<'_>, id| target.accept(id, b.cqs[1], REGION_LEN);
-    ensure!(accept_again(bench, ConnectionId(u64::MAX - 1)).is_err(), "a request nobody made was accepted");
+    ensure!(accept_again(bench, ConnectionId(u64::MAX - 1)).is_err(), "a request that was never made was accepted");
     events.managers[1].reject(ConnectionId(u64::MAX - 1));
     let (asked, request, _) = begin(bench, &mut events, b"once")?;
     let far = accept(bench, &mut events, request)?;

@@ -232,7 +232,7 @@ fn a_stream_whose_link_never_comes_to_be_is_told() {
         let peer = ConnectionManager::address(&*stranger);
         *known.found.lock().unwrap() = Some(peer);
         client.promote(&near).expect("a peer is found");
-        let Some(CmEvent::Request { id, .. }) = stranger.poll_event() else { panic!("nobody asks") };
+        let Some(CmEvent::Request { id, .. }) = stranger.poll_event() else { panic!("no request") };
         stranger.accept(id, stranger.create_cq().expect("it has queues"), LINK_REGION_LEN).expect("it has room");
         client.progress(Instant::from_nanos(0));
         let Some(CmEvent::Established { qp, remote, .. }) = stranger.poll_event() else { panic!("not connected") };

@@ -76,7 +76,7 @@ fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
     far.lock(&server).change(|stream| stream.progress_anchor(false));
     assert!(!far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
     let early = Instant::from_nanos(RECORD_GRACE.as_nanos() as u64 / 2);
-    let next = server.progress(Instant::from_nanos(1)).expect("it wants to look again");
+    let next = server.progress(Instant::from_nanos(1)).expect("it wants to be called again");
     assert!(next > early, "{next:?}");
     server.progress(early);
     assert!(!far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());

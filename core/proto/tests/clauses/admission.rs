@@ -94,7 +94,7 @@ fn a_link_of_which_one_side_alone_has_a_key_is_refused() {
     for keys in [(None, Some(KEY)), (Some(KEY), None)] {
         let (near, far) = set_up(&client(keys.0), &server(keys.1));
         assert!(matches!(far, Err(LinkError::Refused(Reason::KeyMissing))), "{keys:?}");
-        assert!(!near.expect("heard nothing").is_ready());
+        assert!(!near.expect("received nothing").is_ready());
     }
     // The connecting side demands the same.
     let mut near = client(Some(KEY)).link();

@@ -41,7 +41,7 @@ impl Model for Switching {
             Property::<Self>::always("no deadlock", |m, w| !quiescent(&m.0, w) || settled(w)),
         ];
         if self.0.gentle {
-            all.push(Property::<Self>::always("nobody fails", |_, w| {
+            all.push(Property::<Self>::always("no side fails", |_, w| {
                 w.side.iter().all(|s| s.closed || s.stream.failure().is_none() && !s.reset)
             }));
         }

@@ -84,8 +84,8 @@ fn event_queues() {
     assert_eq!(status(&mut lab, create_eq(base, 32, 2, 4)), INVALID, "no doorbell");
     assert_eq!(status(&mut lab, create_eq(base, 3, 32, 4)), INVALID, "no vector");
     assert_eq!(status(&mut lab, create_eq(base, 3, 3, 16)), INVALID, "too long");
-    assert_eq!(status(&mut lab, create_eq(base, 3, 3, 64)), INVALID, "longer than a number can say");
-    assert_eq!(status(&mut lab, create_eq(base, 3, 3, 255)), INVALID, "as long as the field can say");
+    assert_eq!(status(&mut lab, create_eq(base, 3, 3, 64)), INVALID, "longer than a number can express");
+    assert_eq!(status(&mut lab, create_eq(base, 3, 3, 255)), INVALID, "as long as the field can express");
     let destroy = |eqn: u32| Request::new(1, 1).u32(16, eqn << 8);
     assert_eq!(status(&mut lab, destroy(2)), 0);
     assert_eq!(status(&mut lab, destroy(2)), OBJECT, "gone");

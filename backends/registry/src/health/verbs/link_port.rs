@@ -50,8 +50,8 @@ pub(super) fn check(tcp: u16, listening: Listening) -> Check {
         Listening::ConnectionManager => Check::ok(
             name,
             format!(
-                "its links are accepted at port {port} of the RDMA connection manager, whoever has TCP's of that number; \
-                 over RoCE all of them go to UDP port 4791, which firewalls must let pass"
+                "its links are accepted at port {port} of the RDMA connection manager, whichever process has the TCP \
+                 port of that number; over RoCE all of them go to UDP port 4791, which firewalls must let pass"
             ),
         ),
         Listening::Tcp => match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)) {
