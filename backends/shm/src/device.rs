@@ -111,7 +111,8 @@ impl ShmDevice {
         let _ = sys::tell_of_death(self.doorbell.life());
     }
 
-    /// Leaves the rendezvous, at the end of the process, and removes it if no other process uses it. Safe in a signal handler.
+    /// Leaves the rendezvous, at the end of the process, and removes it if no other process uses it. Safe in a signal
+    /// handler.
     pub fn leave(&self) {
         if sys::pid() == self.pid {
             self.rendezvous.leave();
