@@ -206,7 +206,7 @@ impl Stream {
         }
     }
 
-    /// The end.
+    /// The role of this end.
     pub fn role(&self) -> Role {
         self.role
     }

@@ -1,4 +1,4 @@
-//! Threads within another project's program.
+//! Threads that this crate starts in the user's program.
 
 /// Calls `f` with all signals blocked. A thread that it starts then has them blocked permanently: the signals are the
 /// program's.
