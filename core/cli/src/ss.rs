@@ -19,8 +19,9 @@
 //! The client checks that the listener is process PID and belongs to the user (any process may take an abstract name),
 //! and that the answer ends within 2 seconds and 64 MiB. No control character of the answer reaches the terminal.
 //!
-//! # Exit status 0 shown; 1 no such process; 2 wrong usage; 3 the process is not accelerated; 4 not permitted; 5 it
-//! sent no answer, or an invalid one.
+//! # Exit status
+//! 0 shown; 1 no such process; 2 wrong usage; 3 the process is not accelerated; 4 not permitted; 5 it sent no answer,
+//! or an invalid one.
 
 mod args;
 mod clear;

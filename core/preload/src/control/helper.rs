@@ -29,8 +29,7 @@ const BATCH: usize = 64;
 /// Starts the thread, with every signal blocked.
 ///
 /// # Errors
-/// The kernel or the C library has no thread left, or no memory for its stack. Then no thread
-/// has kept `rt`.
+/// The kernel or the C library has no thread left, or no memory for its stack. Then no thread has kept `rt`.
 pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
     rt.helper.add(rt.helper.kick_fd(), libc::EPOLLIN, KICK);
     if let Some(fd) = rt.helper.stats() {

@@ -226,8 +226,7 @@ unsafe fn name_nobody(len: *mut socklen_t) -> Result<(), c_int> {
 }
 
 /// # Safety
-/// The mapped part of the memory that `iov` describes is the caller's to write, or is
-/// found to be unwritable.
+/// The mapped part of the memory that `iov` describes is the caller's to write, or is found to be unwritable.
 #[inline]
 unsafe fn receive(t: Target<'_>, iov: &[iovec], flags: c_int) -> isize {
     const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;

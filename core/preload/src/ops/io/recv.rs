@@ -158,8 +158,7 @@ impl Call<'_, Incoming> {
 /// written.
 ///
 /// # Safety
-/// The mapped part of the memory that `iov` describes is the caller's to write, or is
-/// found to be unwritable.
+/// The mapped part of the memory that `iov` describes is the caller's to write, or is found to be unwritable.
 #[inline]
 unsafe fn copy_out(stream: &mut LockedStream<'_>, iov: &[iovec], skip: usize, peek: bool) -> Option<usize> {
     let available = stream.proto().available() as usize;
