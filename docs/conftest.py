@@ -1,11 +1,11 @@
 """Runs the commands of tutorials and compares what they print. `ci/run.sh docs` does `pytest docs`.
 
 A block of language `sh` is run and must succeed. A block of language `console` has commands after `$ `,
-their further lines after `> `, and what they print, in which `...` stands for anything; a command that
+their further lines after `> `, and their output, in which `...` stands for anything; a command that
 prints nothing must succeed. All blocks of a page share one shell and a folder that is removed at the end. A
 block that cannot run everywhere has a comment in front: `<!-- skip: next "needs a cloud" -->`, or `if(not
-lab, reason="needs a lab")` in place of the reason. The reasons are printed. `lab` holds where
-NETACC_TUTORIALS names it (`ci/run.sh lab`), `simulator` where there is one.
+lab, reason="needs a lab")` in place of the reason. The reasons are printed. `lab` is true if
+NETACC_TUTORIALS names it (`ci/run.sh lab`), `simulator` if there is one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MATCHING = ELLIPSIS | NORMALIZE_WHITESPACE
 
 
 def free_port() -> int:
-    """A port that nobody has, also while another run of the same page goes on.
+    """A free port, also while another run of the same page goes on.
 
     It is below those that the kernel gives to clients: a client could take such a port before the server.
     """
@@ -74,13 +74,13 @@ class Shell:
         )
 
     def run(self, command: str) -> tuple[str, int]:
-        """What a command prints, and its status. Jobs in the background go on."""
+        """The output of a command, and its status. Jobs in the background continue."""
         assert self.bash.stdin
         assert self.bash.stdout
         script = Path(self.folder.name) / ".command"
         script.write_text(command)
         end = f"-- end {os.urandom(8).hex()} "
-        # The status first, as the command may not end its last line.
+        # The status first, because the command may not end its last line.
         self.bash.stdin.write(f". ./.command </dev/null; printf '\\n{end}%d\\n' $?\n")
         self.bash.stdin.flush()
         late = threading.Timer(SECONDS_MOST, self.kill)
@@ -112,7 +112,7 @@ class Shell:
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
-    """The commands of a console block, each with what it is to print."""
+    """The commands of a console block, each with its expected output."""
     command, expected = "", ""
     for line in text.splitlines():
         if line.startswith("$ "):
@@ -129,7 +129,7 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 def run_console(block: Block) -> None:
-    """Compares what each command prints."""
+    """Compares the output of each command."""
     checker = OutputChecker()
     for command, expected in commands(block.parsed):
         printed, status = block.namespace["shell"].run(command)
@@ -147,7 +147,7 @@ def run_script(block: Block) -> None:
 
 
 def begin(namespace: dict[str, Any]) -> None:
-    """What conditions of a page can name, and its shell."""
+    """The names that conditions of a page can use, and its shell."""
     try:
         paths.simulator()
         namespace["simulator"] = True

@@ -1,4 +1,4 @@
-"""What the site adds to Sphinx: pages made from the code, and checked links to files of the repository.
+"""The site's additions to Sphinx: pages made from the code, and checked links to files of the repository.
 
 The generated pages go to `docs/reference/generated`, which is not kept in version control.
 """
@@ -56,8 +56,8 @@ def bounds(name: str) -> list[str]:
 
 
 def help_text(program: Path, *words: str) -> str:
-    """What a program says about itself."""
-    # `netacc sim` starts this environment's Python; its help is as wide as COLUMNS says.
+    """The help of a program."""
+    # `netacc sim` starts this environment's Python; COLUMNS sets the width of its help.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     run = subprocess.run(
         [program, *words, "--help"],
@@ -85,7 +85,7 @@ def subcommands(text: str) -> list[str]:
 def commands() -> str:
     """The help of each program and of each of its commands."""
     folder = Path(os.environ.get("NETACC_BIN_DIR") or ROOT / "target/release")
-    lines = ["# Commands", "", "What each program prints with `--help`."]
+    lines = ["# Commands", "", "The output of each program with `--help`."]
 
     def add(program: str, *words: str) -> None:
         text = help_text(folder / program, *words)
@@ -168,7 +168,7 @@ def real_programs() -> str:
     for name, modes in loads.items():
         both = modes["shm"]
         counted = (both["link_bytes"] + both["tcp_bytes"]) / 1e6
-        # Rounded down: 100 % would say that nothing went over TCP.
+        # Rounded down: 100 % would mean that nothing went over TCP.
         shares = [
             f"{int(1e4 * modes[mode]['link_share']) / 100:.2f} %"
             for mode in ("shm", "server-only", "client-only")

@@ -26,7 +26,7 @@ ip -o addr show dev "$dev" scope global | sed -n 's/.* inet6\\{0,1\\} \\([^ /]*\
 
 
 def addresses(host: Host, number: int) -> tuple[str, str]:
-    """Of a host's RDMA interface: IPv4, and IPv6 or nothing."""
+    """The addresses of a host's RDMA interface: IPv4, and IPv6 or nothing."""
     alone = Pair((host, host), Path(), seconds=30)
     found = alone.run(1, "sh", "-c", ADDRESSES).stdout.split()
     ipv4 = [one for one in found if ":" not in one]
@@ -174,7 +174,7 @@ def main() -> int:
     for name in arguments.steps:
         say(f"==> {name}")
         record = run_step(kit, name)
-        # They spin on processors that an emulated device needs for itself, and may then not end.
+        # They spin on processors that an emulated device needs itself, and then may not end.
         for what, how in (record.remarks | record.failures).items():
             say(f"{name}: {how}" if what == name else f"{name}: {what}: {how}")
         if name == "figures" and not arguments.json:

@@ -8,11 +8,11 @@ Usage: ci/eri/create.sh --region R --vswitch ID --security-group ID --key-pair N
                         [--placement low-latency|none] [--type ecs.g8ae.4xlarge] [--dry-run]
 
 Two instances in one zone, each with an elastic RDMA interface; with `--placement low-latency` in a new deployment set of
-that strategy. Needs `aliyun` with credentials, and jq. The security group has to let the two talk to each other at all
-ports of ci/eri/README.md. --dry-run prints the commands instead. What was created costs money until it is deleted:
-the last line says how.
+that strategy. Needs `aliyun` with credentials, and jq. The security group has to permit connections between the two at
+all ports of ci/eri/README.md. --dry-run prints the commands instead. Created instances cost money until they are
+deleted: the last line of the output shows how.
 
-Exit status: 0 created; 1 something could not be; 2 wrong arguments.
+Exit status: 0 created; 1 an instance or a set could not be created; 2 wrong arguments.
 USAGE
 }
 
@@ -43,7 +43,7 @@ while [[ $# -gt 0 ]]; do
     shift 2
 done
 for name in region vswitch group key image; do
-    [[ -n ${!name} ]] || wrong "something is missing: $name"
+    [[ -n ${!name} ]] || wrong "missing argument: $name"
 done
 [[ $placement == low-latency || $placement == none ]] || wrong "placement is low-latency or none"
 

@@ -1,4 +1,4 @@
-"""Installs the needs of the steps on two machines: packages of their distribution, and our programs."""
+"""Installs the prerequisites of the steps: packages of the distribution, and our programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SECONDS = 900
 
 
 def install(pair: Pair, binaries: Path, record: Record, *, packages: bool) -> None:
-    """Fails with the packages that could not be installed. `binaries`: the folder of our programs, here."""
+    """Fails with the packages that could not be installed. `binaries`: the local folder of our programs."""
     missing = [str(binaries / name) for name in OURS if not (binaries / name).exists()]
     if missing:
         raise Failed(f"not built here: {', '.join(missing)}: `ci/run.sh build` makes them")

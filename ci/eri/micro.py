@@ -1,4 +1,4 @@
-"""Bytes to and fro with nothing around them: rstream of librdmacm under every stack, and verbs alone."""
+"""Measurements of bare transfers: rstream of librdmacm under every stack, and verbs alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STREAM = ("-S", "65536", "-C", "50", "-I", "10")
 
 PORT = "7471"
 
-#: Of a turn of `Polled`.
+#: Round trips of a turn of `Polled`.
 ROUND_TRIPS = 3000
 
 #: All paths of `netacc lat`.
@@ -29,7 +29,7 @@ PATHS = ("write", "message", "send", "stack", "tcp")
 
 
 def both(pair: Pair, server: list[str], client: list[str], seconds: float | None = None) -> str:
-    """The output of a client that is started again until its server listens: nothing else shows that."""
+    """The output of a client that is started again until its server listens: only a client can show that."""
     started = pair.start(1, *server)
     deadline = time.monotonic() + pair.seconds
     try:
@@ -70,7 +70,7 @@ def sockets(pair: Pair, stack: Stack) -> Figures:
 
 
 def medians(turns: list[Figures]) -> Figures:
-    """Of each figure, its median."""
+    """The median of each figure."""
     return {name: statistics.median(turn[name] for turn in turns) for name in turns[0]} if turns else {}
 
 
@@ -85,7 +85,7 @@ class PathLatency:
 
 
 def netacc_lat(pair: Pair, paths: tuple[str, ...], round_trips: int) -> list[PathLatency]:
-    """Of 64 bytes, both ends polling, on each path. Fails if one could not be measured."""
+    """Latencies of 64 bytes, both ends polling, on each path. Fails if one could not be measured."""
     netacc = ("env", "NACC_POLL_MS=1000", str(pair.binaries / "netacc"), "lat")
     wanted = [word for path in paths for word in ("--path", path)]
     client = [*netacc, pair.address(1), *wanted, "-n", str(round_trips), "--json"]
@@ -110,7 +110,7 @@ class Polled:
 
     def __init__(self) -> None:
         self.turns: dict[str, list[Figures]] = {}
-        #: Of all turns, by path.
+        #: The values of all turns, by path.
         self.pairs: dict[str, list[tuple[int, int]]] = {}
 
     def perftest(self, pair: Pair) -> None:

@@ -31,14 +31,14 @@ ON_LINKS = {"NACC_PATH_CHOICE": "link"}
 
 
 class Failed(Exception):  # noqa: N818
-    """Something did not work, and how."""
+    """An operation that failed, with its error."""
 
 
 @dataclass(frozen=True)
 class Host:
     """A machine."""
 
-    #: Runs the words after it there. ssh makes a line of them, so they are quoted for it.
+    #: Runs the following words on the machine. ssh joins them into a line, so they are quoted for it.
     reach: tuple[str, ...]
     address: str
     address6: str = ""
@@ -84,7 +84,7 @@ class Started:
         return "".join(self.lines)[-TAIL:].strip()
 
     def ending(self) -> str | None:
-        """How it has ended, if it has. 128 and more: a signal."""
+        """Its exit status, if it has ended. 128 and more: a signal."""
         status = self.process.poll()
         if status is None:
             return None
@@ -96,7 +96,7 @@ class Pair:
     """Two hosts and the processes that were started on them. Numbers of hosts are 1 and 2."""
 
     def __init__(self, hosts: tuple[Host, Host], binaries: Path, *, seconds: float = 60) -> None:
-        """`seconds`: within which anything must work, here and there."""
+        """`seconds`: the time limit of every operation, on this machine and the others."""
         self.hosts = hosts
         self.binaries = binaries
         self.seconds = seconds
@@ -158,7 +158,7 @@ class Pair:
         return started
 
     def wait_for(self, host: int, condition: str, what: str, *needed: Started) -> None:
-        """Waits until a shell condition holds there, as long as the process that it needs lives."""
+        """Waits until a shell condition is true on the host, as long as the process that it needs is alive."""
         deadline = time.monotonic() + self.seconds
         while self.run(host, "sh", "-c", condition, seconds=20).returncode != 0:
             for started in needed:
@@ -176,10 +176,10 @@ class Pair:
                 self.run(host, "sh", "-c", f"kill -{name} $(cat {file})")
 
     def end(self) -> None:
-        """Ends all that was started, and takes away its files: the next one begins with none."""
+        """Ends all started processes, and removes their files: the next program begins without any."""
         for host in (1, 2):
             files = [file for at, file, _ in self._started if at == host]
-            # Its children first, with it stopped, or it would begin others.
+            # Its children first, while it is stopped; otherwise it would start others.
             each = 'p=$(cat "$f"); kill -STOP "$p"; pkill -KILL -P "$p"; kill -KILL "$p"; rm -f "$f"'
             script = f"for f; do {each}; done 2>/dev/null; rm -rf {self.folder}-*"
             # Files on a host that cannot be reached stay there.
@@ -209,7 +209,7 @@ class Pair:
 
     @contextlib.contextmanager
     def watched(self, host: int) -> Iterator[Watch]:
-        """Keeps the counters of a host's accelerated processes, those that end meanwhile too."""
+        """Keeps the counters of a host's accelerated processes, also of those that end meanwhile."""
         watch = Watch(self, host)
         watch.look()
         watch.before = dict(watch.last)
@@ -231,7 +231,7 @@ class Pair:
 
 
 class Watch:
-    """How many bytes the processes of a host have moved over links and over TCP."""
+    """The bytes that the processes of a host have moved over links and over TCP."""
 
     def __init__(self, pair: Pair, host: int) -> None:
         self._pair, self._host = pair, host
@@ -242,7 +242,7 @@ class Watch:
         self.last |= self._pair.counters(self._host)
 
     def bytes(self, path: str) -> int:
-        """Over `link` or `tcp`, both ways, since the watch began."""
+        """The bytes over `link` or `tcp`, in both directions, since the watch began."""
         names = (f"rx_bytes_{path}", f"tx_bytes_{path}")
 
         def total(of: dict[int, dict[str, int]]) -> int:
@@ -251,6 +251,6 @@ class Watch:
         return total(self.last) - total(self.before)
 
     def share(self) -> float:
-        """Of bytes on links."""
+        """The share of bytes on links."""
         link, tcp = self.bytes("link"), self.bytes("tcp")
         return link / (link + tcp) if link + tcp else 0.0

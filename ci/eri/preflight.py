@@ -1,4 +1,4 @@
-"""Checks that two machines have the needs of the steps."""
+"""Checks that two machines have the prerequisites of the steps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ci.eri.pair import Failed, Pair, Stack
 from ci.eri.programs import POSTGRESQL
 from ci.eri.record import Record
 
-#: Of others, on both machines.
+#: Programs of other projects, on both machines.
 PROGRAMS = (
     *("redis-server", "redis-cli", "redis-benchmark", "memcached", "memcslap", "memcstat", "nginx", "wrk"),
     *("curl", "rstream", "ib_send_lat", "ib_write_lat", "ib_send_bw", "pkill", "setpriv", "timeout"),
 )
-#: Ours, in one folder of both machines.
+#: This project's programs, in one folder of both machines.
 OURS = ("netacc", "netacc_run", "netacc_ss", "netacc-exec", "libnetacc-preload.so")
 #: Bytes that a process has to be able to lock: rings and slabs of some hundred connections.
 LEAST_MEMLOCK = 64 << 20
 
 
 def check(pair: Pair, arguments: argparse.Namespace, record: Record) -> None:
-    """Fails with all that is missing, here and there."""
+    """Fails with a list of everything that is missing, on this machine and the others."""
     missing = missing_here(arguments.local_binaries, arguments.steps)
     for host in (1, 2):
         missing += [f"host {host}: {what}" for what in missing_there(pair, host, record)]
@@ -48,7 +48,7 @@ def missing_here(binaries: Path, steps: list[str]) -> list[str]:
 
 
 def missing_there(pair: Pair, host: int, record: Record) -> list[str]:
-    """The needs that a host lacks. Those that it has are recorded."""
+    """The missing prerequisites of a host. Those that it has are recorded."""
     netacc = pair.binaries / "netacc"
     script = 'for p; do command -v "$p" >/dev/null || echo "$p"; done'
     missing = pair.out(host, "sh", "-c", script, "sh", *PROGRAMS).split()

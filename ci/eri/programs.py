@@ -16,7 +16,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Size:
-    """How much is asked of each."""
+    """The load of each program."""
 
     requests: int = 100_000
     clients: int = 50
@@ -93,14 +93,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The original's: its parameters of redis-benchmark."""
+    """The original's comparison: its parameters of redis-benchmark."""
 
     requests: int = 5_000_000
     clients: int = 100
     threads: int = 4
     keys: int = 10_000
     value_bytes: int = 512
-    #: A run may take so long.
+    #: The time limit of a run.
     seconds: int = 600
 
     @staticmethod
@@ -130,7 +130,7 @@ class Comparison:
         return stack.of("redis-benchmark", *to, *load)
 
     def run(self, run: Run) -> Figures:
-        """One run, on a new server, which is warmed up by a tenth of it."""
+        """One run, on a new server, which a tenth of the run warms up."""
         pair = run.pair
         folder = f"{pair.folder}-redis-original"
         pair.out(1, "mkdir", "-p", folder)
@@ -175,7 +175,7 @@ def same_data(run: Run, *servers: tuple[int, int]) -> None:
 
 
 DEBUG = ("--enable-debug-command", "yes")
-#: As the deployments of Gazelle's document have it, but for a server alone.
+#: As in the deployments of Gazelle's document, except for a server alone.
 APPEND = ("--appendonly", "yes")
 
 
@@ -199,7 +199,7 @@ def redis_replica(run: Run) -> Figures:
 
 
 def redis_sentinel(run: Run) -> Figures:
-    """The server is killed; the sentinels make the replica the server, which has all that was written."""
+    """The server is killed; the sentinels promote the replica, which has everything that was written."""
     server, _ = replicated(run)
     settings = (
         f"protected-mode no\nsentinel monitor mine {run.pair.address(1)} 6400 2\n"
@@ -229,7 +229,7 @@ def redis_sentinel(run: Run) -> Figures:
     found = run.redis(2, 6401, "dbsize")
     if int(found) != KEYS:
         raise Failed(f"{found} keys of {KEYS} are left")
-    # From the other host: the server's own would not go over the network.
+    # From the other host: a client on the server's own host would not use the network.
     return figures | run.redis_load(run.pair.address(2), 6401, client=1)
 
 
@@ -298,7 +298,7 @@ def nginx(run: Run) -> Figures:
     return {"requests_per_s": float(rate[1])}
 
 
-#: Where a host has PostgreSQL's programs: Debian keeps them out of the way, by version.
+#: The folder of PostgreSQL's programs on a host: Debian keeps them outside PATH, by version.
 POSTGRESQL = """
 for f in $(ls -d /usr/lib/postgresql/*/bin /usr/pgsql-*/bin 2>/dev/null | sort -rV) /usr/bin
 do
@@ -313,7 +313,7 @@ def postgresql(run: Run) -> Figures:
     folder, address = f"{run.pair.folder}-postgres", run.pair.address(1)
     tools = run.pair.out(1, "sh", "-c", POSTGRESQL).strip()
     there = run.pair.out(2, "sh", "-c", POSTGRESQL).strip()
-    # It refuses to be root.
+    # It refuses to run as root.
     root = run.pair.out(1, "id", "-u").strip() == "0"
     change = ("setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups") if root else ()
     owner = f"chown postgres {folder}" if root else "true"
@@ -359,7 +359,7 @@ class Outcome:
 
     works: bool
     figures: Figures
-    #: Of the bytes of the accelerated processes of the first host, on links; None under other stacks.
+    #: The accelerated processes' share of bytes on links, on the first host; None under other stacks.
     link_share: float | None = None
     link_bytes: int = 0
     failure: str = ""

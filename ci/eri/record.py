@@ -1,4 +1,4 @@
-"""Folders of recorded runs of two machines, as `netacc sim` leaves them of simulated ones.
+"""Folders of recorded runs of two machines, in the format of `netacc sim` for simulated ones.
 
 `meta.json` has the request, the machines, and the outcome; `latency-GROUP.hdr` is a histogram of
 nanoseconds there and back, in HdrHistogram's V2 format, compressed. `netacc_lab.sim.store.Recorded` reads
@@ -17,7 +17,7 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-#: Of `meta.json`: the same number as simulated runs have, whose `groups` look alike.
+#: The version of `meta.json`: the same as for simulated runs, whose `groups` have the same form.
 FORMAT = 1
 #: Bounds and digits of the simulator's histograms: a nanosecond to an hour.
 BOUNDS = (1, 3_600_000_000_000, 3)
@@ -32,7 +32,7 @@ class Record:
     measured: dict[str, Any]
     #: Latencies, by carrier.
     groups: list[dict[str, Any]] = field(default_factory=list)
-    #: Everything else, in words of the step's own.
+    #: All other findings, in a form that each step chooses.
     figures: dict[str, Any] = field(default_factory=dict)
     #: Operations that did not work, with their errors; the run has failed.
     failures: dict[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Record:
     _histograms: dict[str, HdrHistogram] = field(default_factory=dict)
 
     def latencies(self, group: str, pairs: Iterable[tuple[int, int]], **more: object) -> None:
-        """A group from values in nanoseconds there and back, and how often each came."""
+        """A group from round trips in nanoseconds, and the count of each value."""
         histogram = HdrHistogram(*BOUNDS)
         for value, count in pairs:
             histogram.record_value(min(max(value, BOUNDS[0]), BOUNDS[1]), count)
@@ -52,7 +52,7 @@ class Record:
         self._histograms[group] = histogram
 
     def write(self, folder: Path) -> None:
-        """Leaves the folder of the run, in place of an earlier one of the same step."""
+        """Writes the folder of the run. Replaces an earlier one of the same step."""
         partial = folder.with_name(f".{folder.name}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)

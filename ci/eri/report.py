@@ -44,7 +44,7 @@ def spread(of: Mapping[str, Any], name: str) -> str:
 
 
 def table(measured: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
-    """Of the step `figures`: a line for each program, a column for each stack."""
+    """The table of the step `figures`: a line for each program, a column for each stack."""
     stacks = [name for name in ("tcp", "rsockets", "netacc") if name in figures]
     body = []
     for name in ("round_trip_us", "messages_per_s", "gbit_per_s"):
@@ -59,7 +59,7 @@ def table(measured: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
 
 
 def comparison(figures: Mapping[str, Any]) -> str:
-    """Of the step `redis`: a line for each round in which both stacks were measured."""
+    """The table of the step `redis`: a line for each round in which both stacks were measured."""
     body = []
     for number, of in enumerate(figures["rounds"], 1):
         if len(of) == 2:
@@ -71,7 +71,7 @@ def comparison(figures: Mapping[str, Any]) -> str:
 
 
 def latencies(runs: list[Recorded]) -> str:
-    """Medians and 99th percentiles there and back, by placement; the ratio is of each to the first."""
+    """Medians and 99th percentiles of round trips, by placement; the ratio is of each to the first."""
     columns = [run.meta["measured"]["placement"] for run in runs]
     found: dict[str, list[tuple[float, float] | None]] = {}
     for column, run in enumerate(runs):
@@ -131,7 +131,7 @@ def recorded(folder: Path) -> list[Recorded]:
 
 
 def told(runs: list[Recorded]) -> str:
-    """Everything that there is a table for."""
+    """All tables."""
     parts = []
     for run in runs:
         measured, figures = run.meta["measured"], run.meta["figures"]

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 ROUNDS = 3
 TURNS = 7
-#: Of the step `figures`: `verbs` is the device alone.
+#: The stacks of the step `figures`: `verbs` is the device alone.
 #: How often rstream is run on each stack.
 RSTREAM_TURNS = 5
 
@@ -42,7 +42,7 @@ class Kit:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of the library."""
+        """The settings of the library."""
         given = dict(text.split("=", 1) for text in self.arguments.env)
         return {**ON_LINKS, **given}
 
@@ -194,16 +194,16 @@ def properties(kit: Kit, record: Record) -> None:
 
 
 def preflight(kit: Kit, record: Record) -> None:
-    """Checks that the machines have the needs of the steps and reach one another. Fails with the rest."""
+    """Checks that the machines have the prerequisites and reach each other. Fails with a list of the rest."""
     check(kit.pair, kit.arguments, record)
 
 
 def installation(kit: Kit, record: Record) -> None:
-    """Puts packages and our programs there."""
+    """Installs packages and our programs."""
     install(kit.pair, kit.arguments.local_binaries, record, packages=not kit.arguments.no_packages)
 
 
-#: In this order. `install` is done only if it is named.
+#: All steps, in this order. `install` runs only if it is named.
 STEPS: dict[str, Callable[[Kit, Record], None]] = {
     "install": installation,
     "preflight": preflight,
