@@ -158,7 +158,7 @@ class Pair:
         return started
 
     def wait_for(self, host: int, condition: str, what: str, *needed: Started) -> None:
-        """Waits until a shell condition is true on the host, as long as the process that it needs is alive."""
+        """Waits until a shell condition is true on the host, as long as the process that it needs lives."""
         deadline = time.monotonic() + self.seconds
         while self.run(host, "sh", "-c", condition, seconds=20).returncode != 0:
             for started in needed:
