@@ -1,8 +1,8 @@
 //! The QEMU that runs the machines: this machine's own, or a newer one in the cache.
 //!
-//! An eRDMA function reaches a machine over vfio-user, which QEMU has from 10.1 on. Where the installed one is older,
-//! the packages of a later Debian are unpacked into the cache and run with their own loader and libraries. None of them
-//! is installed, and apt checks its downloads against the archive's signatures as always. Only its lists, its record of
+//! An eRDMA function reaches a machine over vfio-user, which QEMU has from 10.1 on. If the installed one is older, the
+//! packages of a later Debian are unpacked into the cache and run with their own loader and libraries. None of them is
+//! installed, and apt checks its downloads against the archive's signatures as always. Only its lists, its record of
 //! installed packages and its sources are different ones, in a folder of their own.
 
 use std::ffi::OsString;
@@ -85,7 +85,7 @@ impl Emulator {
         }
     }
 
-    /// QEMU exits with success whether or not it knows the device.
+    /// QEMU exits with success whether or not it has the device.
     fn has_vfio_user(&self) -> bool {
         let asked = self.command().args(["-device", &format!("{VFIO_USER},help")]).output();
         asked.is_ok_and(|answer| String::from_utf8_lossy(&answer.stdout).contains(&format!("{VFIO_USER} options")))

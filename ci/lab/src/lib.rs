@@ -2,8 +2,8 @@
 //!
 //! A host of the lab is the distribution's own kernel under QEMU, with this machine's file system inside: this
 //! machine's programs, libraries and builds run there. SoftRoCE (`rdma_rxe`), soft-iWARP (`siw`) or the driver of an
-//! emulated eRDMA function (`erdma`) is loaded in it, so no module is ever loaded into this machine unless `--where
-//! host` asks for it.
+//! emulated eRDMA function (`erdma`) is loaded in it, so no module is ever loaded into this machine, except with
+//! `--where host`.
 //!
 //! | module | purpose |
 //! | --- | --- |

@@ -179,7 +179,7 @@ impl Provision {
         let unpacked = parts.join("kernel");
         output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&unpacked))?;
         output(Command::new(find_program("depmod").unwrap_or("depmod".into())).arg("-b").arg(&unpacked).arg(&version))?;
-        // Into place at once: a process that is killed before leaves nothing that looks whole.
+        // Moved into place in one step: a process that is killed before leaves no folder that looks complete.
         let place = self.cache.join("kernel");
         let _ = fs::remove_dir_all(&place);
         fs::rename(&unpacked, &place).map_err(LabError::file(&place))?;

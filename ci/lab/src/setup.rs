@@ -153,7 +153,7 @@ pub(crate) fn addresses(host: u8) -> [String; 2] {
     [format!("10.99.0.{host}"), format!("fd99::{host}")]
 }
 
-/// The link of a lab with one host: a pair of virtual interfaces, of which the second only keeps the first up.
+/// The link of a lab with one host: a pair of virtual interfaces. The second one only keeps the first up.
 pub(crate) fn veth() -> Result<(), LabError> {
     modprobe("veth")?;
     run("ip", &["link", "add", INTERFACE, "type", "veth", "peer", "name", VETH_PEER])?;

@@ -26,7 +26,7 @@ pub(crate) struct Record {
     pub(crate) kernel: String,
     pub(crate) accel: Accel,
     pub(crate) rdma: Rdma,
-    /// Of eRDMA functions.
+    /// The driver of eRDMA functions.
     pub(crate) driver: Option<ErdmaDriver>,
     pub(crate) hosts: Vec<HostRecord>,
     /// How long the machines took until commands could run.

@@ -93,7 +93,7 @@ pub(crate) fn encode(session: u64, kind: Kind, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Opens a session: completes what a predecessor may have left unfinished, then asks.
+/// Opens a session: completes a frame that a predecessor may have left unfinished, then sends the request.
 pub(crate) fn open(port: &mut impl Write, session: u64, request: &Request) -> io::Result<()> {
     port.write_all(&[0; HEADER + MAX_PAYLOAD])?;
     let request = serde_json::to_vec(request)?;

@@ -8,8 +8,7 @@
 //!   taken within a round, so that a slow minute of the machine hits all paths alike;
 //! * the report has the median over the rounds, with the spread of the ratios beside it, and every raw run is kept in
 //!   the JSON;
-//! * a backend's figures count only if the bytes went over its link: `link_share` says how many
-//!   did.
+//! * a backend's figures count only if the bytes went over its link: `link_share` is the share that did.
 //!
 //! The load generators of `echo`, `stream` and `connect` are this same binary, started again as `netacc bench-peer`
 //! ([`peer`]): ordinary programs on libc sockets without any code for NetACC.

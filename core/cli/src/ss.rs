@@ -1,10 +1,9 @@
 //! `netacc_ss`: queries the state of an accelerated process, and shows it.
 //!
-//! # Protocol
-//! The preload library of process PID listens on the abstract Unix socket `netacc-ss/PID` (type
-//! SOCK_STREAM; PID in decimal, as the process itself knows it). A client connects, sends one line, `GET `
-//! and a comma list of sections or `all`, and reads one JSON document, a
-//! [`netacc_config::stats::Snapshot`], until end of file. Then the connection is over.
+//! # Protocol The preload library of process PID listens on the abstract Unix socket `netacc-ss/PID` (type SOCK_STREAM;
+//! PID in decimal, in the process's own PID namespace). A client connects, sends one line, `GET ` and a comma list of
+//! sections or `all`, and reads one JSON document, a [`netacc_config::stats::Snapshot`], until end of file. Then the
+//! connection is over.
 //!
 //! The library's duties:
 //! - the socket is close-on-exec and belongs to the process that listens: the child of a fork closes the parent's and

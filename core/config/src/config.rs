@@ -15,7 +15,7 @@ pub struct Config {
     /// False if a problem of the configuration may hide a setting that switches acceleration off. Not a key; use
     /// [`Config::acceleration_allowed`], which includes the switches.
     pub accelerate: bool,
-    /// Which device carries the links.
+    /// The device that carries the links.
     pub backend: Backend,
     /// The policy for I/O that the library did not see.
     pub unseen_io: UnseenIoPolicy,
@@ -112,7 +112,7 @@ pub struct LogConfig {
 /// The shared-memory backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShmConfig {
-    /// `NACC_SHM_GROUP`: who may share a link besides the same user; `None` is nobody.
+    /// `NACC_SHM_GROUP`: the group that may share a link besides the same user; `None` is no group.
     pub group: Option<Group>,
 }
 

@@ -112,7 +112,7 @@ pub enum ProblemKind {
     /// The key was set before in the same file.
     #[error("set again: this one counts, not line {first_line}; allowed: once")]
     Repeated {
-        /// Where it was set before.
+        /// The line where it was set before.
         first_line: usize,
     },
     /// The file cannot be read.

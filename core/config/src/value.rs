@@ -70,7 +70,7 @@ pub enum RdmaProfile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnseenIoPolicy {
-    /// Log it and go on.
+    /// Log it and continue.
     Log,
     /// Log it and put the connection back on TCP.
     // The default: the only choice that neither stops the program nor continues a stream that another program writes

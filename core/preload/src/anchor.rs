@@ -86,8 +86,7 @@ impl TcpInfo {
         (self.bytes_sent + u64::from(self.notsent_bytes)).checked_sub(self.bytes_retrans)
     }
 
-    /// Whether the acknowledged bytes include this side's SYN, so that this side is the one that
-    /// connected.
+    /// Whether the acknowledged bytes include this side's SYN, so that this side is the one that connected.
     fn counts_own_syn(self, unacknowledged: u64) -> Option<bool> {
         match (self.bytes_acked + unacknowledged).checked_sub(self.written()?)? {
             _ if self.state != ESTABLISHED => None,
@@ -121,8 +120,8 @@ fn says_read_hang_up(fd: c_int) -> bool {
     poll::look(fd, libc::POLLRDHUP) != 0
 }
 
-/// Which side of an established connection the socket is, according to the kernel's counts: `Some(true)` for the side
-/// that connected. `None`: the counts do not show it.
+/// The socket's side of an established connection, according to the kernel's counts: `Some(true)` for the side that
+/// connected. `None`: the counts do not show it.
 pub(crate) fn has_connected(fd: c_int) -> Option<bool> {
     (0..POSITION_TRIES).find_map(|_| {
         let before = TcpInfo::of(fd)?;

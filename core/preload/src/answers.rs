@@ -89,8 +89,7 @@ pub struct Answers {
 const UNTIMED: u64 = u64::MAX;
 
 impl Answers {
-    /// Records that the program has sent so many bytes. Returns whether the stream is to leave its
-    /// link.
+    /// Records that the program has sent so many bytes. Returns whether the stream is to leave its link.
     #[inline]
     pub fn note_sent(&self, now_at: Readiness, len: usize) -> bool {
         let Some(path) = path_of(now_at) else {
@@ -103,8 +102,7 @@ impl Answers {
         self.run.note(&self.service.bulk, (Way::Out, path), len, now)
     }
 
-    /// Records that the program has received so many bytes. Returns whether the stream is to leave
-    /// its link.
+    /// Records that the program has received so many bytes. Returns whether the stream is to leave its link.
     #[inline]
     pub fn note_received(&self, now_at: Readiness, len: usize) -> bool {
         let slower = path_of(now_at).is_some_and(|path| self.run.note(&self.service.bulk, (Way::In, path), len, now));

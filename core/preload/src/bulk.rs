@@ -12,8 +12,7 @@ use netacc_driver::{Path, PathChoice, Verdict};
 
 /// Bytes of one sample. Arbitrary: short enough for sixteen samples to come soon, and as long as thirty calls.
 const CHUNK: u64 = 256 << 10;
-/// Bytes of a run before its first sample: the kernel's buffers accept so many at once, by default
-/// (`tcp_wmem`).
+/// Bytes of a run before its first sample: the kernel's buffers accept so many at once, by default (`tcp_wmem`).
 const SKIP: u64 = 4 << 20;
 /// From so many bytes in one direction on, the stream's promotion waits for the samples of its run.
 const WORTH: u64 = 64 << 10;
@@ -22,7 +21,7 @@ const ENOUGH: u64 = SKIP + 32 * CHUNK;
 /// Fewer bytes the other way do not end a run: acknowledgements of the program's own.
 const LITTLE: u64 = 1 << 10;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Sent by this side.
@@ -162,8 +161,7 @@ mod tests {
         assert!(bytes_per_s(Duration::ZERO) > 0);
     }
 
-    // Breaks if the bytes that fill the kernel's buffers count: no link is as fast as these
-    // buffers.
+    // Breaks if the bytes that fill the kernel's buffers count: no link is as fast as these buffers.
     #[test]
     fn what_buffers_take_in_says_nothing() {
         let bench = Bench::new();

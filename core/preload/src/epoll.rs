@@ -12,10 +12,10 @@
 //! Its parts:
 //!
 //! * `interest`: one descriptor in an instance: the events to report, and the kernel's registration.
-//! * `descriptor`: an instance as the table of descriptors knows it ([`instance`](crate::instance)).
+//! * `descriptor`: the interface of an instance to the table of descriptors ([`instance`](crate::instance)).
 //! * `ctl`: `epoll_ctl`, which makes interests, changes and deletes them.
 //! * `waiting`: `epoll_wait`, from the ready list to sleep.
-//! * `subscriber`: an instance as the sockets that it watches know it ([`watchers`](crate::watchers)).
+//! * `subscriber`: the interface of an instance to the sockets that it watches ([`watchers`](crate::watchers)).
 //! * `numbers`: the descriptors that name an instance, which come and go while threads wait on it.
 //! * `observers`: the other users of an instance: `poll`, `select`, other instances, rings.
 //! * `shared`: instances that other processes hold as well.
@@ -77,7 +77,7 @@ pub struct Shared {
     cq: AtomicU32,
     sleepers: Sleepers,
     state: Mutex<State>,
-    /// Interests that are streams, whatever path they are on.
+    /// Interests that are streams, on either path.
     streams: AtomicU32,
     ready_len: AtomicU32,
     observers: Observers,
@@ -266,8 +266,7 @@ impl Shared {
         self.assign(endpoint, taken)
     }
 
-    /// Gives the instance, which has no queue of its own, a queue. `None`: the helper polls its
-    /// links.
+    /// Gives the instance, which has no queue of its own, a queue. `None`: the helper polls its links.
     fn assign(self: &Arc<Self>, endpoint: &Endpoint, queue: Option<CompletionQueueId>) -> CompletionQueueId {
         let helpers = endpoint.control_cq();
         let new = queue.map_or(HELPERS_QUEUE, |cq| cq.0);

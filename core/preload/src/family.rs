@@ -9,7 +9,7 @@
 //!
 //! A program that is started with `exec` has no access to the region, and neither do the programs that it starts. So a
 //! socket that such a program is given is marked as lent, and a process that runs another program is marked as
-//! replaced. Then the lists do not name all holders, and [`holders`](crate::holders) looks for the others.
+//! replaced. Then the lists do not name all holders, and [`holders`](crate::holders) searches for the others.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -86,7 +86,8 @@ fn started(pid: u32) -> Option<u64> {
     (!matches!(state, "Z" | "X" | "x")).then(|| fields.nth(18)?.parse().ok())?
 }
 
-/// Before a fork: enters the child. `false` if it cannot be: whatever it inherits is then shared for good.
+/// Before a fork: enters the child. `false` if that is impossible: all sockets that it inherits are then shared for
+/// good.
 pub fn before_fork() -> bool {
     CHILD.set(0);
     let Some(region) = found() else { return false };
@@ -107,15 +108,14 @@ pub fn before_fork() -> bool {
 pub fn after_fork_child() {
     let pid = std::process::id();
     let child = CHILD.replace(0);
-    // The first process of a namespace. The others do not know it by this number, and it does not see them.
+    // The first process of a namespace. The others use another number for it, and it does not see them.
     if pid == 1 {
         SECLUDED.store(true, Relaxed);
     }
     let secluded = SECLUDED.load(Relaxed);
     let (number, start) = if secluded { (UNWATCHABLE, 0) } else { (pid, started(pid).unwrap_or(0)) };
     let born = region().is_some_and(|r| r.born(child, number, start));
-    // A process that took so long that its record was given to another never counts as a sole
-    // holder.
+    // A process that took so long that its record was given to another never counts as a sole holder.
     SELF.store(if born { child } else { 0 }, Relaxed);
 }
 
@@ -133,7 +133,7 @@ pub fn leave(id: Id) {
     }
 }
 
-/// Which other processes may hold the socket. One without a place in the family has no holder that is entered there.
+/// The other processes that may hold the socket. One without a place in the family has no holder that is entered there.
 pub fn others(id: Id) -> Others {
     let me = SELF.load(Relaxed);
     match region().filter(|_| me != 0) {
@@ -151,7 +151,7 @@ pub fn lend(id: Id) {
     }
 }
 
-/// This process is about to run another program, or with `false` goes on after an attempt that has failed.
+/// This process is about to run another program, or with `false` continues after an attempt that has failed.
 pub fn set_replaced(replaced: bool) {
     if let (Some(region), me @ 1..) = (region(), SELF.load(Relaxed)) {
         region.set_replaced(me, replaced);

@@ -11,8 +11,8 @@
 //!   before it is visited.
 //! * A process whose descriptors may not be read, because it is another user's or has gained privileges, counts as a
 //!   holder if it may have got the socket. It may have if it is the sender; or if it is younger than the loan, and
-//!   descends from this process or the sender, or is in the session of one of them. Of a socket that this program was
-//!   started with, its ancestors and all processes in its session may have got it.
+//!   descends from this process or the sender, or is in the session of one of them. If this program was started with
+//!   the socket, its ancestors and all processes in its session may have got it.
 //! * A search that cannot be completed proves nothing.
 //!
 //! A holder that was found is visited first the next time, so a program that keeps a socket costs one search of
@@ -32,7 +32,7 @@ use crate::runtime::Runtime;
 
 pub(crate) mod search;
 
-/// Where a socket came from.
+/// The origin of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// Another process, with this number; 0 if it is in a namespace that this one does not see.
@@ -74,8 +74,7 @@ impl Loans {
                 self.sender_session.store(session, Ordering::Relaxed);
                 self.sender.store(pid, Ordering::Relaxed);
             }
-            // Any process may have it: the process that started this one may have got it in any
-            // way.
+            // Any process may have it: the process that started this one may have got it in any way.
             Sender::Starter => self.since.store(0, Ordering::Relaxed),
         }
     }

@@ -62,7 +62,7 @@ macro_rules! hooks {
                 pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
                     let _edge = $crate::hooks::Edge;
                     #[allow(unused_unsafe, reason = "some bodies call safe functions only")]
-                    // SAFETY: the arguments are the caller's, who keeps the C function's contract.
+                    // SAFETY: the arguments are the caller's, which keeps the C function's contract.
                     unsafe { $body }
                 }
             )*

@@ -36,8 +36,7 @@ pub trait Instance: Any + Send + Sync {
     /// helper polls for it.
     fn nest(&self);
 
-    /// A thread is about to check the instance in `poll`. Returns whether the library has a part in
-    /// that.
+    /// A thread is about to check the instance in `poll`. Returns whether the library has a part in that.
     fn observe_by_poll(&self) -> bool;
 
     /// Whether the instance is readable according to the kernel.

@@ -23,8 +23,7 @@ pub fn demote_for(sock: &Socket, reason: Reason) -> bool {
     bring_back(sock, reason)
 }
 
-/// Leaves the link, and waits until the kernel has the bytes that were unread on it. Returns
-/// whether it has them.
+/// Leaves the link, and waits until the kernel has the bytes that were unread on it. Returns whether it has them.
 pub fn bring_back(sock: &Socket, reason: Reason) -> bool {
     match (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
         (Some(cell), Some(endpoint)) => {

@@ -1,6 +1,7 @@
 //! `libnetacc-preload.so`: the socket calls of an unmodified program, over a link where there is one.
 //!
-//! The modules are in layers, of which each uses only those below. `ci/structure.toml` lists them, and the lint job checks them:
+//! The modules are in layers. Each layer uses only those below it. `ci/structure.toml` lists them, and the lint job
+//! checks them:
 //!
 //! | layer | modules |
 //! | --- | --- |

@@ -7,7 +7,8 @@
 //! * [`poll`]: polls descriptors, whatever the resource limits are.
 //! * [`confinement`]: whether the process may make system calls of the library's. [`uses`]: uses of descriptors that
 //!   may be given back.
-//! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends; [`per_process`]: those of which a forked child has its own.
+//! * [`inside`]: recognises the library's own calls. [`kept`]: values that live until the process ends;
+//!   [`per_process`]: values that a forked child has of its own.
 //! * [`futex`]: sleeping on a word. [`work`]: the work of the library's threads, which a fork waits for.
 //! * [`aio`], [`liburing`]: structures of other libraries. [`environment`]: the entries of `netacc_run`.
 

@@ -63,7 +63,7 @@ pub(crate) fn after_fork_child() {
 
 /// The queues of the watchers.
 pub struct Queues {
-    /// Of instances that are gone. Links may still be bound to them.
+    /// Queues of instances that are gone. Links may still be bound to them.
     free: Mutex<Vec<CompletionQueueId>>,
     /// The device has no more.
     exhausted: AtomicBool,
@@ -402,7 +402,7 @@ struct Home {
     passing: bool,
 }
 
-/// Where the link would belong for this stream alone; `None` if it does not matter to the stream.
+/// The queue to which the link would belong for this stream alone; `None` if it does not matter to the stream.
 fn home_of_one(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Option<Home> {
     let helpers = endpoint.control_cq();
     if cell.is_opening() {

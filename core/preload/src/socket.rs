@@ -275,7 +275,7 @@ impl Socket {
         !cell.is_shared()
     }
 
-    /// Which other processes may hold a socket that is shared.
+    /// The other processes that may hold a shared socket.
     pub fn others(&self) -> Others {
         match (self.family.load(Ordering::Relaxed), self.loans.count()) {
             (0, 0) => Others::Entered,

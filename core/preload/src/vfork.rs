@@ -7,8 +7,9 @@
 //! kernel for these.
 //!
 //! The child of `vfork` runs on its parent's stack and in its parent's thread, while the parent sleeps. So:
-//! * the function is written in assembly, because the child returns from it first, and its next calls overwrite the place
-//!   of the return address. That is kept in a register while the parent sleeps, as the C library does it;
+//! * the function is written in assembly, because the child returns from it first, and its next calls overwrite the
+//!   place of the return address. The hook keeps that address in a register while the parent sleeps, as the C library
+//!   does;
 //! * the child is recognised by a variable of the thread, which the parent resets when it continues.
 //!
 //! The child of a `clone` without `CLONE_VFORK` runs beside its parent, with the same variables of the thread. It is
@@ -101,7 +102,7 @@ pub fn child_begins(depth: u32) {
     DEPTH.set(depth + 1);
 }
 
-/// The parent goes on: its child has started a program, or has ended.
+/// The parent continues: its child has started a program, or has ended.
 pub fn parent_goes_on(depth: u32) {
     DEPTH.set(depth);
     CHILDREN.fetch_sub(1, Ordering::SeqCst);

@@ -35,7 +35,7 @@ pub trait Sleeper: Send + Sync {
     /// An event that the thread waits for may have happened.
     fn wake(&self);
 
-    /// Where it wants to be woken for links, if that matters: see [`Watcher::Sleeper`].
+    /// The place where it wants to be woken for links, if that matters: see [`Watcher::Sleeper`].
     fn queue(&self) -> Option<Option<CompletionQueueId>>;
 }
 
@@ -47,7 +47,7 @@ pub enum Registration {
     Sleeper(Arc<dyn Sleeper>),
 }
 
-/// Where a watcher of a stream is woken.
+/// The place where a watcher of a stream is woken.
 pub enum Watcher {
     /// At the instance's completion queue.
     Instance(Arc<dyn Subscriber>),

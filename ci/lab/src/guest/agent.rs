@@ -37,7 +37,7 @@ fn serve() -> Result<(), LabError> {
     let bytes = fs::read(AGENT_CONFIG).map_err(LabError::file(Path::new(AGENT_CONFIG)))?;
     let config: GuestConfig = serde_json::from_slice(&bytes)
         .map_err(|error| LabError::Io { operation: AGENT_CONFIG.into(), source: error.into() })?;
-    // Commands of the setup are looked up where Debian has them.
+    // The search path of the setup's commands, in Debian's folders.
     std::env::set_var("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     // Without ports no error can be reported, so these come first.
     setup::modprobe("virtio_console")?;
@@ -92,7 +92,7 @@ fn name_hosts(hosts: u8) -> Result<(), LabError> {
     fs::write(file, text + "\n").map_err(LabError::file(file))
 }
 
-/// The virtual Ethernet card, whatever the kernel calls it.
+/// The virtual Ethernet card, under any name that the kernel gives it.
 fn the_interface() -> Result<String, LabError> {
     let folder = Path::new("/sys/class/net");
     let entries = fs::read_dir(folder).map_err(LabError::file(folder))?;

@@ -15,7 +15,7 @@ use super::{writable_tag, GuestConfig, PROBE_ANSWER, ROOT_TAG};
 use crate::error::LabError;
 use crate::initramfs::{CONFIG, MODULES};
 
-/// Where the agent finds the configuration.
+/// The configuration's path for the agent.
 pub(super) const AGENT_CONFIG: &str = "/run/netacc-lab.json";
 
 pub(super) fn run() -> ! {

@@ -45,7 +45,7 @@ fn of_live_threads(pid: u32) -> Option<f64> {
 }
 
 fn of_stat(pid: u32) -> Option<f64> {
-    /// USER_HZ: 100 on every Linux architecture that we know of.
+    /// USER_HZ: 100 on every common Linux architecture.
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command's name may contain spaces and parentheses; the other fields begin after the last parenthesis.

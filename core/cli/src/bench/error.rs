@@ -47,7 +47,7 @@ pub enum BenchError {
         /// The end of its stderr.
         log: String,
     },
-    /// Output of redis-benchmark that does not look as it should.
+    /// Output of redis-benchmark in an unexpected form.
     #[error("cannot read the output of redis-benchmark: {0}")]
     RedisOutput(String),
     /// A result file that is not one of ours.

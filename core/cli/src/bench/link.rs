@@ -28,9 +28,8 @@ pub(crate) struct LinkBytes {
 }
 
 impl LinkBytes {
-    /// The share that went over the link, of the bytes counted, or of those that the load is known
-    /// to have moved if that is more: bytes that the library did not see did not go over the link.
-    /// `None` without any bytes.
+    /// The share that went over the link, of the counted bytes, or of the load's own count if that is higher: bytes
+    /// that the library did not see did not go over the link. `None` without any bytes.
     pub(crate) fn share(self, expected: u64) -> Option<f64> {
         let all = (self.link + self.tcp).max(expected);
         (all > 0).then(|| self.link as f64 / all as f64)

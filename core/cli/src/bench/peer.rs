@@ -39,7 +39,7 @@ pub struct PeerArgs {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Becomes another program, which the kernel ends when the one who started it dies
+    /// Becomes another program, which the kernel ends when its parent dies
     Guard {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<std::ffi::OsString>,

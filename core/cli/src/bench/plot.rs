@@ -13,7 +13,7 @@ use super::result::{PathResult, Paths, Report};
 use super::stats::Ratio;
 use super::table::{figure, thousands};
 
-/// Of one row of panels; there is a row for each test.
+/// The size of one row of panels; there is a row for each test.
 const ROW: (u32, u32) = (1080, 340);
 const TITLE_HEIGHT: u32 = 44;
 const FOOTER_HEIGHT: u32 = 26;

@@ -91,7 +91,7 @@ pub struct Run {
     /// Payload bytes on kernel TCP; backend paths only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_tcp: Option<u64>,
-    /// Payload bytes that the requests are known to carry at least; backend paths only.
+    /// The least payload bytes of the requests; backend paths only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_expected: Option<u64>,
     /// The reasons why sockets were not on the link, if any were not.

@@ -33,7 +33,7 @@ Examples:
 enum Command {
     /// Compare kernel TCP, a Unix socket and each backend under the same load
     Bench(bench::args::BenchArgs),
-    /// Take all connections of running processes off their links: they go on over plain TCP
+    /// Take all connections of running processes off their links: they continue over plain TCP
     Demote(switch::SwitchArgs),
     /// Let connections of demoted processes back onto links
     Promote(switch::SwitchArgs),

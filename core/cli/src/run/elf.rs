@@ -80,7 +80,7 @@ fn segments(file: &File) -> Option<Vec<Segment>> {
     Some(table.chunks_exact(ENTRY_BYTES.into()).map(segment).collect())
 }
 
-/// So many bytes from there; `None` if the file has fewer.
+/// This number of bytes from that offset; `None` if the file has fewer.
 fn read(file: &File, at: u64, len: u64) -> Option<Vec<u8>> {
     let size = file.metadata().ok()?.len();
     at.checked_add(len).filter(|end| *end <= size)?;

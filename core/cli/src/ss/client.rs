@@ -30,7 +30,7 @@ pub enum FetchError {
     /// It runs without the library, or has only begun.
     #[error("process {0} is not accelerated: the NetACC library is not in it")]
     NotAccelerated(u32),
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     #[error("process {pid} belongs to user {owner}: only that user and root may query it")]
     NotPermitted {
         /// The process.

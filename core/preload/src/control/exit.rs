@@ -29,8 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 static ANSWERS_UNTIL: AtomicU64 = AtomicU64::new(0);
 /// How long. A peer answers at once, unless its application has something left to read first.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
-/// How often the exiting thread checks whether the helper is done. One or two checks are usually
-/// enough.
+/// How often the exiting thread checks whether the helper is done. One or two checks are usually enough.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Demotes all streams before the program is replaced. Safe in a signal handler.
@@ -69,8 +68,7 @@ pub fn end() {
     }
 }
 
-/// Sends the request to the helper, if there are streams to demote. Returns whether to wait for its
-/// answer.
+/// Sends the request to the helper, if there are streams to demote. Returns whether to wait for its answer.
 fn ask() -> bool {
     let Some(rt) = get().filter(|_| !confinement::is_confined()) else { return false };
     let linked = rt.endpoint().is_some_and(|e| e.counters().links_established.load(Ordering::Relaxed) > 0);
@@ -102,8 +100,7 @@ pub fn stay() {
     }
 }
 
-/// The helper: does as much of the request as it can. Returns whether it is to be called again
-/// soon.
+/// The helper: does as much of the request as it can. Returns whether it is to be called again soon.
 pub(super) fn advance(endpoint: &Endpoint) -> bool {
     if LEAVING.load(Ordering::SeqCst) != ASKED {
         return false;
@@ -126,11 +123,10 @@ pub(super) fn after_fork_child() {
     FIRST_THREAD_GONE.store(false, Ordering::SeqCst);
 }
 
-/// The first thread of the process has called `pthread_exit`, and the process goes on in others.
+/// The first thread of the process has called `pthread_exit`, and the process continues in other threads.
 static FIRST_THREAD_GONE: AtomicBool = AtomicBool::new(false);
 
-/// How often the helper checks whether any thread of the program is left, once the first has ended.
-/// Arbitrary.
+/// How often the helper checks whether any thread of the program is left, once the first has ended. Arbitrary.
 const LAST_THREAD_LOOK: Duration = Duration::from_millis(20);
 
 /// A thread is about to end. A process ends with its last thread, but the helper is a thread too. So once the first
@@ -170,8 +166,7 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
     Some(LAST_THREAD_LOOK)
 }
 
-/// Whether the calling thread is the only one besides the first, which has ended, and the threads that connect
-/// links.
+/// Whether the calling thread is the only one besides the first, which has ended, and the threads that connect links.
 fn is_alone() -> bool {
     let Ok(tasks) = netacc_descriptors::read_names("/proc/self/task") else { return false };
     let first = std::process::id();

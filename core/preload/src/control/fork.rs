@@ -31,8 +31,7 @@ thread_local! {
     static HELD_UP: Cell<Option<&'static Runtime>> = const { Cell::new(None) };
 }
 
-/// Before fork: no operation may be half done, and the child enters the family as one more holder of each
-/// socket.
+/// Before fork: no operation may be half done, and the child enters the family as one more holder of each socket.
 pub fn before_fork() {
     if confinement::is_confined() {
         return;
@@ -64,8 +63,7 @@ pub fn before_fork() {
             settling::demote(endpoint, cell, Reason::Shared, settling::SETTLE_DEADLINE);
         }
     }
-    // After the last wait for the helper, and before this thread takes locks that the helper's work
-    // may need.
+    // After the last wait for the helper, and before this thread takes locks that the helper's work may need.
     HELD_UP.set(get().filter(|rt| rt.helper.work.hold_up()));
     lingering::before_fork();
     // Last: the helper may be in the middle of a call.
@@ -132,8 +130,7 @@ pub fn after_fork_child() {
         // SAFETY: a descriptor of the library, inherited and of no use here.
         unsafe { real::close(fd) };
     }
-    // Libraries that the backend has loaded keep these numbers, also in the child. SAFETY: the path
-    // is a C string.
+    // Libraries that the backend has loaded keep these numbers, also in the child. SAFETY: the path is a C string.
     let nothing = if libraries.is_empty() { -1 } else { unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_CLOEXEC) } };
     for fd in libraries {
         // SAFETY: as above.
@@ -146,8 +143,7 @@ pub fn after_fork_child() {
     add_way(rt.helper.kick_fd());
     for fd in rt.helper.fds() {
         if fd != rt.helper.kick_fd() {
-            // SAFETY: as above. The kick descriptor stays: the child sends its requests to the
-            // parent by it.
+            // SAFETY: as above. The kick descriptor stays: the child sends its requests to the parent by it.
             unsafe { real::close(fd) };
         }
     }

@@ -186,7 +186,7 @@ impl Helper<'_> {
         self.child_waits_since = self.kicked.then(|| self.child_waits_since.unwrap_or_else(now));
     }
 
-    /// Promotes the streams that the program's threads have queued, and notes why others are not promoted.
+    /// Promotes the streams that the program's threads have queued, and records why others are not promoted.
     fn serve_requests(&self) {
         // Not in the loop's head: the lock would be held throughout the loop.
         let promotions = std::mem::take(&mut *self.rt.promotions.lock());

@@ -44,11 +44,9 @@ pub const LEAST_LIMIT: u64 = 4 * LEAST;
 /// docs/explanation/decisions-shm.md.
 pub const LEAST: u64 = 13;
 
-/// The longest time that the helper takes to demote all connections. The same as at the end of a
-/// process.
+/// The longest time that the helper takes to demote all connections. The same as at the end of a process.
 const EFFORT: Duration = Duration::from_secs(1);
-/// The longest time that a program waits for that. Longer, so that the wait does not end in the
-/// middle.
+/// The longest time that a program waits for that. Longer, so that the wait does not end in the middle.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How often the waiting thread checks.
 const LOOK: Duration = Duration::from_micros(100);
@@ -116,8 +114,7 @@ fn keep_spare(fd: c_int) {
     while is_short() && give_back() {}
 }
 
-/// Begins to watch the numbers that the program is given. Called when the library opens its first
-/// descriptors.
+/// Begins to watch the numbers that the program is given. Called when the library opens its first descriptors.
 pub(super) fn look_from(limit: u64) {
     NEAR.store(c_int::try_from(limit / 4).unwrap_or(c_int::MAX), Ordering::Relaxed);
 }

@@ -201,7 +201,7 @@ fn key(config: &Config) -> Result<Option<PreSharedKey>, String> {
     key.map(Some).map_err(|error| format!("NACC_PSK_FILE {}: {error}", path.display()))
 }
 
-/// Why a backend could not be opened: a limit of the process, if the kernel says so.
+/// The reason why a backend could not be opened: a limit of the process, if the kernel reports one.
 fn reason_of(error: &(dyn std::error::Error + 'static)) -> Reason {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let errno = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()).find_map(|e| e.raw_os_error());

@@ -186,7 +186,7 @@ fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int
     if i.stream.is_none() {
         return 0;
     }
-    // A modified interest is armed anew: if it is ready now, that is an edge.
+    // A modified interest is armed again: if it is ready now, that is an edge.
     drop(state);
     if !r.contains(BOTH_KERNEL) || r.contains(Readiness::NOTICE) {
         shared.note_change(fd, r, Change::Interest);
@@ -215,7 +215,7 @@ fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
     };
     let saved = errno();
     if rc != 0 && saved == libc::EBADF {
-        // A closed descriptor. If its open file lives on, the kernel goes on reporting it.
+        // A closed descriptor. If its open file lives on, the kernel continues to report it.
         return rc;
     }
     if shared.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {

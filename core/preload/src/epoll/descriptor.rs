@@ -1,4 +1,4 @@
-//! An instance as the table of descriptors knows it.
+//! The interface of an instance to the table of descriptors.
 
 use std::any::Any;
 use std::ffi::c_int;

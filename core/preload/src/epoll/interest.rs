@@ -61,18 +61,17 @@ impl Interests {
 pub(super) struct Interest {
     pub(super) events: u32,
     pub(super) data: u64,
-    /// The stream, and a mark that tells a reused descriptor from this one.
+    /// The stream, and a mark that distinguishes a reused descriptor from this one.
     pub(super) stream: Option<Arc<StreamCell>>,
     pub(super) watch: Watch,
     /// It was on a link since the kernel's registration was made: the application may have seen an EAGAIN that the
     /// kernel did not return, so the return to the anchor is an edge.
     pub(super) away: bool,
-    /// It has ever been on a link. The kernel's report may then be about a record that has been taken
-    /// since.
+    /// It has ever been on a link. The kernel's report may then be about a record that has been taken since.
     pub(super) travelled: bool,
     pub(super) queued: bool,
-    /// When the latest operation of a peer in the kernel began that was known as it was queued: see
-    /// `Shared::kernel_seen`.
+    /// The start of the latest operation of a peer in the kernel that the library had seen when the interest was
+    /// queued: see `Shared::kernel_seen`.
     pub(super) queued_after: Instant,
     /// In which wait it was reported last, and where in that wait's array.
     pub(super) told: (u64, usize),
@@ -113,12 +112,11 @@ pub(super) enum Answer {
 /// The events for which the kernel's instance reports a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Watch {
-    /// As the application asked.
+    /// For the application's own events.
     Application,
     /// For these events of the anchor.
     Anchor(u32),
-    /// Not at all, because nothing is reported to the program: any registration would report an error or a
-    /// hang-up.
+    /// Not at all, because nothing is reported to the program: any registration would report an error or a hang-up.
     Absent,
 }
 
@@ -229,8 +227,7 @@ impl Interest {
         }
     }
 
-    /// The events that the kernel is to report for the descriptor while its stream's readiness is
-    /// `now`.
+    /// The events that the kernel is to report for the descriptor while its stream's readiness is `now`.
     pub(super) fn watch_for(&self, now: Readiness, observed: bool) -> Watch {
         if observed && (self.disabled || self.parked) {
             return Watch::Absent;
@@ -282,7 +279,7 @@ impl Interest {
         }
     }
 
-    /// Registers the descriptor as the program has asked, with the program's data.
+    /// Registers the descriptor with the program's own events and data.
     pub(super) fn return_to_kernel(&self, epfd: c_int, fd: c_int) {
         if self.parked {
             kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);

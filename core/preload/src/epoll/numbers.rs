@@ -2,8 +2,8 @@
 //!
 //! A program may duplicate the descriptor of an instance, use one and close the other, and reuse the closed number for
 //! another file; threads may wait meanwhile. So an instance has a list of all its numbers. The library opens no number
-//! of its own, unless a thread waits on the instance when the program closes the last one: in the kernel that wait goes
-//! on.
+//! of its own, unless a thread waits on the instance when the program closes the last one: in the kernel that wait
+//! continues.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -19,8 +19,7 @@ pub(super) struct Numbers {
     /// One of `all`, or the duplicate that is kept for threads that wait; -1 for none.
     any: AtomicI32,
     all: Mutex<Vec<c_int>>,
-    /// The duplicate that is used by waits that had begun when the last number was closed; -1 for
-    /// none.
+    /// The duplicate that is used by waits that had begun when the last number was closed; -1 for none.
     kept: AtomicI32,
     /// Threads in a wait that may take long.
     waits: AtomicU32,
@@ -36,8 +35,7 @@ impl Numbers {
         }
     }
 
-    /// A number of the instance. It may be closed at any time unless the caller holds the instance's
-    /// lock.
+    /// A number of the instance. It may be closed at any time unless the caller holds the instance's lock.
     pub(super) fn any(&self) -> c_int {
         self.any.load(Ordering::Relaxed)
     }
@@ -151,7 +149,7 @@ mod tests {
         numbers.add(9);
         assert!(numbers.remove(5));
         assert_eq!((numbers.any(), numbers.of_call(5)), (9, 9));
-        // Nobody waits.
+        // No thread waits.
         assert!(!numbers.remove(9));
         assert_eq!(numbers.any(), -1);
     }

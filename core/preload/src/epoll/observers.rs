@@ -1,5 +1,4 @@
-//! The users that check an instance without waiting on it: threads in `poll` and `select`, other instances,
-//! rings.
+//! The users that check an instance without waiting on it: threads in `poll` and `select`, other instances, rings.
 //!
 //! The kernel reports to them whether the instance is readable. So the kernel's part of an observed instance is
 //! readable for the program's own events only: records on anchors are left to the helper, which watches all anchors
@@ -128,8 +127,7 @@ impl Shared {
 }
 
 impl Epoll {
-    /// A thread is about to check the instance in `poll`. Returns whether the library has a part in
-    /// that.
+    /// A thread is about to check the instance in `poll`. Returns whether the library has a part in that.
     pub(super) fn observe_by_poll(&self) -> bool {
         self.shared.reclaim();
         match runtime::get() {

@@ -45,8 +45,7 @@ enum Held {
     Given,
 }
 
-/// How long a child leaves a kick to its parent before it checks again. Arbitrary; the parent has been
-/// woken.
+/// How long a child leaves a kick to its parent before it checks again. Arbitrary; the parent has been woken.
 const PARENTS_TURN: Duration = Duration::from_millis(1);
 
 impl Holders {
@@ -77,8 +76,7 @@ impl Shared {
         self.holders.are(Held::Given)
     }
 
-    /// Whether only other processes translate the events of the kernel's instance, if any process
-    /// does.
+    /// Whether only other processes translate the events of the kernel's instance, if any process does.
     pub(super) fn is_others(&self) -> bool {
         self.holders.are(Held::Inherited) || self.is_given()
     }
@@ -93,8 +91,7 @@ impl Shared {
         }
     }
 
-    /// Called before a forked child first checks the instance: streams on links of its parent are
-    /// demoted.
+    /// Called before a forked child first checks the instance: streams on links of its parent are demoted.
     #[inline]
     pub(super) fn reclaim(&self) {
         let held = self.holders.held.load(Ordering::Acquire);
@@ -194,7 +191,7 @@ impl Epoll {
         self.shared.reclaim();
         self.shared.demote_all();
         self.shared.holders.become_held(Held::Given);
-        // What was added meanwhile.
+        // Descriptors that were added meanwhile.
         self.shared.demote_all();
         self.shared.hand_over();
     }

@@ -33,8 +33,7 @@ impl Sleepers {
     }
 }
 
-/// A thread that sleeps on the instance. The sleep ends on drop, also if the thread is cancelled while it
-/// sleeps.
+/// A thread that sleeps on the instance. The sleep ends on drop, also if the thread is cancelled while it sleeps.
 pub(super) struct Announced<'a> {
     shared: &'a Shared,
     /// The queue that it has armed.

@@ -27,7 +27,7 @@ use crate::{batch, queues, settling, wait};
 const MOST_EVENTS: c_int = (c_int::MAX as usize / size_of::<epoll_event>()) as c_int;
 /// While streams keep the instance busy, the kernel is asked only in every so many waits.
 const KERNEL_INTERVAL: u64 = 8;
-/// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
+/// After an event of the kernel, this many waits ask the kernel first. Arbitrary: a few turns of an event loop.
 const KERNEL_HOT: u32 = 16;
 
 /// With room for fewer events, links are polled before the kernel is asked for more events than there may be room for.
@@ -180,8 +180,7 @@ fn ask_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
     collect_in_order(epoll, endpoint, out)
 }
 
-/// A wait whose array is not writable: it fails once there is an event, and the event is left for the next
-/// wait.
+/// A wait whose array is not writable: it fails once there is an event, and the event is left for the next wait.
 #[cold]
 fn wait_for_nothing(epfd: c_int, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
     let mut fds = [libc::pollfd { fd: epfd, events: libc::POLLIN, revents: 0 }];
@@ -197,7 +196,7 @@ fn wait_for_nothing(epfd: c_int, timeout: Option<Duration>, mask: *const libc::s
 /// The first events of the kernel in a wait.
 #[derive(Clone, Copy)]
 struct Kernels {
-    /// Where they begin.
+    /// Their place in the array.
     begin: usize,
     /// When the kernel was asked before that: none of these events had come by then.
     seen: Instant,
@@ -213,7 +212,7 @@ struct Out {
     events: *mut epoll_event,
     max: usize,
     len: usize,
-    /// So many elements are known to be writable.
+    /// The number of elements that were found to be writable.
     usable: usize,
     /// The number of this wait.
     turn: u64,
@@ -221,8 +220,7 @@ struct Out {
     kernels: Option<Kernels>,
     /// The place of the events that came before those of the kernel, even if they were found later.
     early: Range<usize>,
-    /// The kernel was asked for all that peers had written there: events that are found from then on
-    /// came later.
+    /// The kernel was asked for all that peers had written there: events that are found from then on came later.
     asked_for_news: bool,
 }
 
@@ -400,8 +398,7 @@ fn collect(shared: &Shared, out: &mut Out, seen: Option<Instant>) {
         }
     }
     shared.ready_len.store(ready.len() as u32, Ordering::SeqCst);
-    // As the kernel does: events that one thread had no room for, or leaves readable, are left to
-    // another thread.
+    // As the kernel does: events that one thread had no room for, or leaves readable, are left to another thread.
     shared.lower(&mut state);
 }
 
@@ -413,8 +410,7 @@ struct Looked {
     took_wake_up: bool,
 }
 
-/// How often the kernel's instance is asked again if the library's own events have taken all the room.
-/// Arbitrary.
+/// How often the kernel's instance is asked again if the library's own events have taken all the room. Arbitrary.
 const LOOKS: u32 = 8;
 
 /// Waits in the kernel and translates its events, in the program's own array: as many as the array has room for, in one
@@ -538,8 +534,7 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
         }
         return;
     };
-    // From now on the kernel only watches the anchor. An event of a direction that is still on the anchor is an
-    // edge.
+    // From now on the kernel only watches the anchor. An event of a direction that is still on the anchor is an edge.
     let r = stream.readiness();
     if r.contains(Readiness::KERNEL_RX) {
         i.pending |= events & INCOMING;
@@ -678,8 +673,7 @@ fn sleep_once(
 ) -> Slept {
     let announced = Announced::new(shared, Some(endpoint), moderated);
     if announced.pending || shared.ready_len.load(Ordering::SeqCst) > 0 {
-        // Bytes on links were perhaps written before those in the kernel, so the links are polled
-        // first.
+        // Bytes on links were perhaps written before those in the kernel, so the links are polled first.
         return Slept::Woken;
     }
     let count = kernel_events(shared, out, left, mask).count;

@@ -65,7 +65,7 @@ pub(super) type Member = u64;
 /// One use of a socket's record: a count that is never 0, and the record's index. 0 for a socket that was never shared.
 pub type Id = u32;
 
-/// Which other processes may hold a socket.
+/// The other processes that may hold a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Others {
     /// None.
@@ -100,8 +100,7 @@ impl Process {
         }
     }
 
-    /// Goes from state `from` to one with this number and start. `false`: another process was
-    /// faster.
+    /// Goes from state `from` to one with this number and start. `false`: another process was faster.
     fn change(&self, from: u64, incarnation: u64, number: u32, start: u64) -> bool {
         let changing = incarnation << 32 | u64::from(CHANGING);
         if self.state.compare_exchange(from, changing, AcqRel, Relaxed).is_err() {
@@ -209,7 +208,7 @@ impl Region {
         }
     }
 
-    /// Which processes but `me` may hold a socket.
+    /// The processes besides `me` that may hold a socket.
     pub(super) fn others(&self, id: Id, me: Member, alive: Alive) -> Others {
         let Some(socket) = self.socket(id) else { return Others::Entered };
         for _ in 0..LOOKS {
@@ -237,7 +236,7 @@ impl Region {
         }
     }
 
-    /// The process `me` is about to run another program, or with `false` goes on after an attempt that has failed.
+    /// The process `me` is about to run another program, or with `false` continues after an attempt that has failed.
     pub(super) fn set_replaced(&self, me: Member, replaced: bool) {
         if let Some(process) = self.process(me) {
             process.replaced.store(if replaced { me } else { 0 }, Release);

@@ -13,7 +13,7 @@ use crate::os::clock::now;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 
-/// Searches that connections have asked for. Only the helper has them.
+/// Searches that connections have requested. Only the helper has them.
 pub(crate) struct Searches<'a> {
     /// A connection has requested a search.
     asked: &'a AtomicBool,
@@ -22,7 +22,7 @@ pub(crate) struct Searches<'a> {
 }
 
 impl Searches<'_> {
-    /// None yet. `asked` is set by connections that want one.
+    /// None yet. Connections that need one set `asked`.
     pub(crate) fn new(asked: &AtomicBool) -> Searches<'_> {
         Searches { asked, current: None, not_before: None }
     }
@@ -54,8 +54,7 @@ impl Searches<'_> {
         let not_before = now() + search.spent * TIME_SHARE;
         self.current = None;
         self.not_before = Some(not_before);
-        // A connection that made its request during the search kicked the helper too early, and
-        // does not kick it again.
+        // A connection that made its request during the search kicked the helper too early, and does not kick it again.
         self.asked.load(Ordering::SeqCst).then_some(not_before)
     }
 }
@@ -185,8 +184,7 @@ const TIME_SHARE: u32 = 10;
 mod tests {
     use super::*;
 
-    // Breaks if the helper slept for good although a connection has requested a search that is not to
-    // begin yet.
+    // Breaks if the helper slept for good although a connection has requested a search that is not to begin yet.
     #[test]
     fn a_search_that_was_asked_for_during_another_is_not_forgotten() {
         let asked = AtomicBool::new(true);

@@ -1,5 +1,4 @@
-//! Calls other than the socket calls that read, write, take or end connections. See
-//! [`ops::aside`](crate::ops::aside).
+//! Calls other than the socket calls that read, write, take or end connections. See [`ops::aside`](crate::ops::aside).
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 

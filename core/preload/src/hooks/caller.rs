@@ -10,7 +10,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where this library's code begins in memory.
+/// The start of this library's code in memory.
 pub static START: AtomicUsize = AtomicUsize::new(0);
 /// The length of the code. 0 until [`find_library`] has run, so that every caller is the program.
 pub static LEN: AtomicUsize = AtomicUsize::new(0);

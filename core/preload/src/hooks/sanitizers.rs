@@ -2,8 +2,8 @@
 //! weakly, so the definitions of a program, and of a runtime that was preloaded before this library or linked into the
 //! program, take precedence.
 //!
-//! This library is not instrumented. `netacc_run` preloads the runtime before it, so that the runtime's interceptors see the
-//! program's calls first. Where that is not so, as in programs that another program starts, these options let them run.
+//! This library is not instrumented. `netacc_run` preloads the runtime before it, so that the runtime's interceptors
+//! see the program's calls first. Otherwise, as in programs that another program starts, these options let them run.
 
 use std::ffi::{c_char, CStr};
 

@@ -1,5 +1,4 @@
-//! Actions on signals. The library handles two of the signals itself: see
-//! [`fault`](crate::os::access::fault).
+//! Actions on signals. The library handles two of the signals itself: see [`fault`](crate::os::access::fault).
 
 use std::ffi::c_int;
 

@@ -84,8 +84,7 @@ pub unsafe fn make_ring(entries: c_uint, parameters: *mut io_uring_params) -> c_
     made
 }
 
-/// The program has made a ring that it enters by calls which the library sees. Returns whether the
-/// program may have it.
+/// The program has made a ring that it enters by calls which the library sees. Returns whether the program may have it.
 pub(super) fn take_in_ring(fd: c_int, made: &io_uring_params) -> bool {
     match Ring::map(fd, made).filter(|_| (fd as usize) < limits::MAX_FDS) {
         Some(ring) => {
@@ -97,8 +96,7 @@ pub(super) fn take_in_ring(fd: c_int, made: &io_uring_params) -> bool {
     }
 }
 
-/// Before an `io_uring_enter` that the library sees: reads the submissions. Returns whether the
-/// call may be made.
+/// Before an `io_uring_enter` that the library sees: reads the submissions. Returns whether the call may be made.
 pub fn before_enter(fd: c_int, submits: c_uint, flags: c_uint) -> bool {
     let entry = if flags & IORING_ENTER_REGISTERED_RING == 0 { table::get_full(fd) } else { None };
     let Some(Entry::Ring(ring)) = entry.as_deref() else { return runtime::is_kept_on_kernel() || unseen_ring() };
@@ -128,8 +126,7 @@ pub unsafe fn before_register(fd: c_int, kind: c_uint, argument: *const c_void, 
     }
 }
 
-/// The program uses a ring whose operations the library does not all see. Applies the policy once,
-/// unless it refuses.
+/// The program uses a ring whose operations the library does not all see. Applies the policy once, unless it refuses.
 #[cold]
 fn unseen_ring() -> bool {
     static ALLOWED: AtomicBool = AtomicBool::new(false);

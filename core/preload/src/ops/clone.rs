@@ -1,4 +1,4 @@
-//! `clone`, by which a child may share this process's memory (see [`vfork`]), or fork.
+//! `clone`: a child may share this process's memory (see [`vfork`]), or be forked.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,7 +10,7 @@ use crate::vfork::{self, child_begins, parent_goes_on, parent_will_sleep};
 /// The arguments of `clone` that only the kernel needs.
 #[derive(Clone, Copy)]
 pub struct Clone {
-    /// Where the child's stack begins.
+    /// The start of the child's stack.
     pub stack: *mut c_void,
     /// The flags: the parts that parent and child share.
     pub flags: c_int,

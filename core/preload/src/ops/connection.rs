@@ -89,8 +89,7 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     let told = addr.is_null() || unsafe { name_peer((storage.as_ptr(), storage_len), addr, len) };
     if !told {
         let saved = errno();
-        // The kernel ends a connection whose address it cannot report. SAFETY: just accepted, and
-        // not published.
+        // The kernel ends a connection whose address it cannot report. SAFETY: just accepted, and not published.
         unsafe { real::close(new) };
         set_errno(saved);
         return -1;
@@ -111,8 +110,7 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     new
 }
 
-/// Gives the program the peer's address. Returns whether that could be written; if not, errno has
-/// the reason.
+/// Gives the program the peer's address. Returns whether that could be written; if not, errno has the reason.
 ///
 /// # Safety
 /// As `accept4`; the name has as many bytes as it says.
@@ -145,7 +143,7 @@ unsafe fn name_peer(
     true
 }
 
-/// `accept4` of a descriptor that is not known: a listener that this program was started with, or was sent.
+/// `accept4` of a descriptor that has no entry: a listener that this program was started with, or was sent.
 ///
 /// # Safety
 /// As the C function.
@@ -359,8 +357,7 @@ fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: O
 /// other process holds it. Returns its new entry, or `None` if it stays a plain socket.
 pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
     let saved = errno();
-    // Not a duplicate that happens to be used first: only the socket's own descriptor is replaced when it is
-    // closed.
+    // Not a duplicate that happens to be used first: only the socket's own descriptor is replaced when it is closed.
     let adopted = sock.adopt(|fd, with_stream| {
         let rt = control::start();
         let endpoint = rt.endpoint().filter(|_| !runtime::is_kept_on_kernel())?;

@@ -1,5 +1,4 @@
-//! Control messages that the library writes itself, for events that the kernel's socket beneath a link does not
-//! have.
+//! Control messages that the library writes itself, for events that the kernel's socket beneath a link does not have.
 
 use std::ffi::c_int;
 

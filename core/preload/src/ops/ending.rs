@@ -36,8 +36,7 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
         libc::SHUT_RDWR => Shutdown::Both,
         _ => return fail(libc::EINVAL) as c_int,
     };
-    // Bytes that arrived before are not for a socket that reads no more; and the connection may be
-    // over.
+    // Bytes that arrived before are not for a socket that reads no more; and the connection may be over.
     cell.take_in(endpoint);
     let mut guard = cell.lock(endpoint);
     guard.change(LockedStream::withdraw);
@@ -124,8 +123,8 @@ fn end(sock: &Socket, fd: c_int) {
     family::leave(sock.family.load(Ordering::Relaxed));
 }
 
-/// The last descriptor of a connection is closed under calls that wait: they go on with a duplicate. False if none can
-/// be made.
+/// The last descriptor of a connection is closed under calls that wait: they continue with a duplicate. False if none
+/// can be made.
 fn keep_for_callers(sock: &Socket, fd: c_int) -> bool {
     let Some(kept) = lingering::duplicate(fd) else { return false };
     watched::outlive(sock, fd);
@@ -140,8 +139,7 @@ fn keep_for_callers(sock: &Socket, fd: c_int) -> bool {
     true
 }
 
-/// Ends a connection that was closed under calls which are over now; `kept` is the duplicate that they
-/// used.
+/// Ends a connection that was closed under calls which are over now; `kept` is the duplicate that they used.
 pub fn end_kept(sock: &Socket, kept: c_int) {
     end(sock, kept);
     lingering::close(kept);
@@ -157,8 +155,7 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readin
     let Some((other, _)) = other else { return };
     sock.fd.store(other, Ordering::Relaxed);
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        // Changes are announced under this lock: none before it is released, and later ones under
-        // the other descriptor.
+        // Changes are announced under this lock: none before it is released, and later ones under the other descriptor.
         cell.lock(endpoint).change(|stream| {
             stream.replace_anchor(Box::new(FdAnchor::borrowed(other)));
             cell.tag().store(other as u32, Ordering::Relaxed);
@@ -192,8 +189,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     let Some(endpoint) = rt.endpoint() else { return false };
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         if cell.lock(endpoint).proto().replay_left() > 0 {
-            // Unread bytes turn the close into a reset; bytes that came after it would find a FIN
-            // sent.
+            // Unread bytes turn the close into a reset; bytes that came after it would find a FIN sent.
             settling::until(endpoint, cell, now() + settling::SETTLE_DEADLINE, |guard| {
                 guard.has_replay(now()).then_some(())
             });

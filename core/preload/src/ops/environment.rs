@@ -26,8 +26,7 @@ const PREFIXES: [&[u8]; 2] = [b"NACC_", b"NETACC_"];
 /// Strings of an environment that fit on the stack. Arbitrary; longer ones get memory from the kernel.
 const ON_STACK: usize = 256;
 
-/// The library's variables that this process was started with. The first is `LD_PRELOAD`, with the
-/// library alone.
+/// The library's variables that this process was started with. The first is `LD_PRELOAD`, with the library alone.
 static KEPT: OnceLock<Vec<CString>> = OnceLock::new();
 
 /// When the library is loaded: copies the variables for started programs, because programs overwrite the memory of
@@ -47,10 +46,9 @@ pub fn remember() {
     let _ = KEPT.set(kept);
 }
 
-/// Where this library was loaded from.
+/// The path from which this library was loaded.
 fn own_path() -> Option<Vec<u8>> {
-    // SAFETY: all-zero is valid, and the strings that the call fills in live as long as the library
-    // is loaded.
+    // SAFETY: all-zero is valid, and the strings that the call fills in live as long as the library is loaded.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         let found = libc::dladdr(remember as fn() as *const _, &mut info) != 0 && !info.dli_fname.is_null();
@@ -58,7 +56,7 @@ fn own_path() -> Option<Vec<u8>> {
     }
 }
 
-/// The entry of a list of libraries by which the one at `path` was found.
+/// The entry of a list of libraries that has the file name of `path`.
 fn entry_of<'a>(list: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
     let file = |path: &[u8]| path.rsplit(|b| *b == b'/').next().map(<[u8]>::to_vec);
     list.split(|b| matches!(b, b' ' | b':')).find(|entry| !entry.is_empty() && file(entry) == file(path))

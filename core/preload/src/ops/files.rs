@@ -89,8 +89,7 @@ fn start(from: c_int, offset: Option<off_t>) -> Result<off_t, c_int> {
     }
 }
 
-/// Sends from `position` on, and advances it by the number of sent bytes. Returns that number, or
-/// -1 with errno.
+/// Sends from `position` on, and advances it by the number of sent bytes. Returns that number, or -1 with errno.
 fn send_pieces(t: Target<'_>, from: c_int, position: &mut off_t, count: usize) -> isize {
     let endpoint = runtime::get().and_then(Runtime::endpoint);
     let mut buf = Vec::new();
@@ -152,7 +151,7 @@ fn kernel_sendfile(t: Target<'_>, endpoint: &Endpoint, from: c_int, position: of
     Some(n)
 }
 
-/// `splice`, of which either end may be ours.
+/// `splice`. Either end may be ours.
 ///
 /// # Safety
 /// As the C function.

@@ -100,12 +100,12 @@ pub fn queued_bytes(sock: &Socket, fd: c_int) -> c_int {
     }
 }
 
-/// Which of the bytes that the peer has not read SIOCOUTQ and SIOCOUTQNSD count.
+/// The bytes that SIOCOUTQ and SIOCOUTQNSD count, of those that the peer has not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outgoing {
-    /// Those that the peer's kernel has not acknowledged.
+    /// Bytes that the peer's kernel has not acknowledged.
     Unacknowledged,
-    /// Those that this kernel has not sent.
+    /// Bytes that this kernel has not sent.
     Unsent,
 }
 

@@ -1,10 +1,9 @@
 //! Calls with message headers, vectors, flags and addresses: checked as the kernel checks them, then moved by
 //! [`io`].
 //!
-//! Operations that only the kernel can do (urgent data, control messages, TCP Fast Open) first take the connection
-//! off its link for good. A linked stream has no urgent data to read, and no errors of the network in its error
-//! queue. The kernel's socket beneath it has none either, so calls for those go to the kernel and report exactly
-//! that.
+//! Operations that only the kernel can do (urgent data, control messages, TCP Fast Open) first take the connection off
+//! its link for good. A linked stream has no urgent data to read, and no errors of the network in its error queue. The
+//! kernel's socket beneath it has none either, so calls for those go to the kernel and report exactly that.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
@@ -65,8 +64,7 @@ impl Target<'_> {
         leaving::demote_for(self.sock, reason)
     }
 
-    /// On the kernel path now, and never to leave it again, so a call that is passed through cannot meet a
-    /// promotion.
+    /// On the kernel path now, and never to leave it again, so a call that is passed through cannot meet a promotion.
     pub fn stays_on_kernel(self) -> bool {
         self.sock.stream.as_ref().is_none_or(|cell| cell.is_pinned()) && io::on_kernel(self.sock)
     }
@@ -98,8 +96,7 @@ fn check(iov: &[iovec]) -> Result<&[iovec], c_int> {
     if iov.iter().any(|v| v.iov_len > isize::MAX as usize) {
         return Err(libc::EINVAL);
     }
-    // The kernel bounds the length of a vector of one before it checks the address, and of others
-    // after.
+    // The kernel bounds the length of a vector of one before it checks the address, and of others after.
     let bound = |len: usize| if iov.len() == 1 { len.min(MAX_BYTES) } else { len };
     if iov.iter().any(|v| is_beyond(v.iov_base, bound(v.iov_len))) {
         return Err(libc::EFAULT);
@@ -167,7 +164,7 @@ pub unsafe fn readv(t: Target<'_>, iov: *const iovec, count: c_int, flags: c_int
 pub unsafe fn writev(t: Target<'_>, iov: *const iovec, count: c_int, flags: c_int) -> isize {
     let Ok(count) = usize::try_from(count) else { return fail(libc::EINVAL) };
     match vector(iov, count, libc::EINVAL) {
-        // Unlike a `write` of nothing, this does not ask the connection.
+        // Unlike a `write` of no bytes, this does not reach the connection.
         Ok(iov) if iov.iter().all(|v| v.iov_len == 0) => 0,
         // SAFETY: as the C function.
         Ok(iov) => unsafe { t.send(iov, flags) },
@@ -210,8 +207,7 @@ pub unsafe fn recvfrom(
     n
 }
 
-/// TCP names no sender. The kernel checks the room for an address all the same, after it has received the
-/// bytes.
+/// TCP names no sender. The kernel checks the room for an address all the same, after it has received the bytes.
 ///
 /// # Safety
 /// `len` is the caller's to write, if it is there.
@@ -325,8 +321,7 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
         // SAFETY: as the C function.
         return unsafe { receive_aside(t, msg, flags) };
     }
-    // A connection whose program has requested control messages with a socket option is on the kernel
-    // path for good.
+    // A connection whose program has requested control messages with a socket option is on the kernel path for good.
     let wants_control = !header.msg_control.is_null() && header.msg_controllen > 0;
     if wants_control && flags & libc::MSG_TRUNC == 0 && t.stays_on_kernel() {
         // SAFETY: as the C function.
@@ -355,8 +350,7 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
     unsafe { hand_back(msg, &header) }.map_or_else(fail, |()| n)
 }
 
-/// Writes the fields that a call has changed to the program's header; an error if they cannot be
-/// written.
+/// Writes the fields that a call has changed to the program's header; an error if they cannot be written.
 ///
 /// # Safety
 /// `msg` is the caller's to write, if it is there.

@@ -129,8 +129,7 @@ fn note_tcp_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
     }
 }
 
-/// The connection must be a plain socket from now on. A socket that is not connected yet remembers
-/// this.
+/// The connection must be a plain socket from now on. A socket that is not connected yet remembers this.
 fn leave_link(entry: &Arc<Entry>, fd: c_int) {
     match &**entry {
         // If the peer does not answer, the kernel's answer to the call stands all the same.
@@ -217,7 +216,7 @@ unsafe fn kernels_option(
     // SAFETY: as the C function.
     let rc = unsafe { real::getsockopt(fd, level, name, value, len) };
     if let (Entry::Stream(sock), 0, libc::IPPROTO_TCP, libc::TCP_INFO) = (&**entry, rc, level, name) {
-        // SAFETY: the kernel has just written through both pointers, and as many bytes as it says.
+        // SAFETY: the kernel has just written through both pointers, and the length is the number of bytes.
         let info = unsafe { std::slice::from_raw_parts_mut(value.cast::<u8>(), *len as usize) };
         add_link(sock, info);
         // The first byte of `struct tcp_info`.

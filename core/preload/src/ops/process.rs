@@ -1,5 +1,4 @@
-//! Processes: the steps that a connection needs before another process, or another program, gets its
-//! descriptor.
+//! Processes: the steps that a connection needs before another process, or another program, gets its descriptor.
 //!
 //! * Fork: `pthread_atfork` handlers, so that every way through the C library's `fork` is seen: `fork`, `__fork`,
 //!   `daemon`, `forkpty`. Only `_Fork`, which runs no handlers, is interposed.

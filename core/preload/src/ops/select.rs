@@ -127,8 +127,7 @@ pub unsafe fn select(sets: Sets, timeout: *mut timeval) -> Option<c_int> {
     let n = wait_for(&sets, fds, limit, std::ptr::null());
     if let Some(left) = time_left(limit, begun) {
         let left = timeval { tv_sec: left.as_secs() as libc::time_t, tv_usec: left.subsec_micros().into() };
-        // SAFETY: as the C function. If the time cannot be written, the kernel lets the call succeed all the
-        // same.
+        // SAFETY: as the C function. If the time cannot be written, the kernel lets the call succeed all the same.
         unsafe { access::write(timeout, left) };
     }
     Some(n)
@@ -150,8 +149,7 @@ fn time_left(limit: Option<Duration>, begun: Instant) -> Option<Duration> {
     Some(limit.saturating_sub(now().saturating_since(begun)))
 }
 
-/// Makes a call in the way of the system call of the same name, which writes back how much of the time
-/// is left.
+/// Makes a call in the way of the system call of the same name, which writes back how much of the time is left.
 ///
 /// # Safety
 /// As the system call.
@@ -198,8 +196,7 @@ fn wait_for(sets: &Sets, mut fds: Vec<pollfd>, limit: Option<Duration>, mask: *c
             }
             return sets.write_back(&fds);
         }
-        // Hang-ups and errors that no set requests, and which will not go away: the descriptor is left
-        // out.
+        // Hang-ups and errors that no set requests, and which will not go away: the descriptor is left out.
         for p in fds.iter_mut().filter(|p| p.revents != 0) {
             p.fd = !p.fd;
         }

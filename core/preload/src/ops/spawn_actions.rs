@@ -1,5 +1,5 @@
-//! Which descriptors `posix_spawn` will copy: those named in `posix_spawn_file_actions_adddup2`, until the actions are
-//! destroyed. A copy is inherited whatever the flag of its original.
+//! The descriptors that `posix_spawn` will copy: those named in `posix_spawn_file_actions_adddup2`, until the actions
+//! are destroyed. A copy is inherited whatever the flag of its original.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};

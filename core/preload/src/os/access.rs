@@ -187,13 +187,13 @@ fn reach(first: usize, len: usize, touch: impl Fn(usize) -> bool) -> usize {
     len
 }
 
-/// Whether a buffer reaches beyond the memory of programs, for which a call fails before it does anything.
+/// Whether a buffer reaches beyond the memory of programs. A call with such a buffer fails before it does anything.
 #[inline]
 pub fn is_beyond(first: *const c_void, len: usize) -> bool {
     (first as usize).checked_add(len).is_none_or(|end| end > BEYOND)
 }
 
-/// Where the memory of programs ends, at the latest.
+/// The highest possible end of the memory of programs.
 pub(crate) const BEYOND: usize = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 52 };
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which calls of interposed functions are the library's own.
+//! Recognises calls of interposed functions that are the library's own.
 
 use std::cell::Cell;
 

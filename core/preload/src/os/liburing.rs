@@ -19,9 +19,9 @@ pub(crate) struct SubmissionQueue {
     /// Head, tail, mask, number of entries, flags, number of those dropped, order.
     pub(crate) shared: [*mut c_uint; 7],
     pub(crate) entries: *mut io_uring_sqe,
-    /// Those from here on have not been submitted.
+    /// Submissions from here on have not been submitted.
     pub(crate) head: c_uint,
-    /// Those before this have been given to the program to be filled in.
+    /// The program has got the submissions before this to fill them in.
     pub(crate) tail: c_uint,
     pub(crate) mapping_len: usize,
     pub(crate) mapping: *mut c_void,

@@ -99,7 +99,7 @@ impl Work {
 mod tests {
     use super::*;
 
-    /// Breaks if the fork does not wait, or the thread that paused goes on before it has forked.
+    /// Breaks if the fork does not wait, or the thread that paused continues before the fork.
     #[test]
     fn a_fork_waits_for_work_and_work_for_the_fork() {
         let (work, working) = (Work::default(), AtomicU32::new(1));

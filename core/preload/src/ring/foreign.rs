@@ -47,7 +47,8 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 /// After a search, none begins for so many times as long as it took.
 const PAUSE: u64 = 100;
 
-/// Inodes of rings that are seen. Of more only the last are kept; an older one is then taken for a ring of the program's own.
+/// Inodes of rings that are seen. Only the last ones are kept; an older one is then taken for a ring of the program's
+/// own.
 static SEEN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 static SEEN_COUNT: AtomicU32 = AtomicU32::new(0);
 

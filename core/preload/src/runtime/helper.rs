@@ -31,7 +31,7 @@ pub(crate) struct Helper {
     /// The thread is to end.
     pub(crate) ends: AtomicBool,
     pub(crate) thread: Mutex<Option<libc::pthread_t>>,
-    /// Of this thread, and of those that answer `netacc_ss`.
+    /// The work of this thread, and of those that answer `netacc_ss`.
     pub(crate) work: Work,
 }
 

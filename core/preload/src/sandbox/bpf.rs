@@ -32,7 +32,7 @@ const WORDS: usize = 16;
 /// Cells of scratch memory.
 const CELLS: usize = 16;
 
-/// A number that is known, or may be any.
+/// A known number, or any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// This one.
@@ -48,7 +48,7 @@ use Value::{Any, Known};
 pub struct Call([Value; WORDS]);
 
 impl Call {
-    /// The call `number` of the architecture `arch` with arguments that are not known.
+    /// The call `number` of the architecture `arch` with unknown arguments.
     pub fn new(arch: u32, number: u32) -> Call {
         let mut words = [Any; WORDS];
         (words[0], words[1]) = (Known(number), Known(arch));

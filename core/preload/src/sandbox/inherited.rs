@@ -59,7 +59,7 @@ fn try_out() -> bool {
     }
     // SAFETY: zeros are valid counts, and the mapping stays until below.
     let findings = unsafe { &*page.cast::<Findings>() };
-    // No signal at its end, so that no wait of the program's sees it. This thread goes on when it has ended.
+    // No signal at its end, so that no wait of the program's sees it. This thread continues when the child has ended.
     let flags: c_long = libc::CLONE_VFORK.into();
     // SAFETY: the child has a copy of the memory, and makes system calls only.
     let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };

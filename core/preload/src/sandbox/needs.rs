@@ -29,7 +29,7 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// Those that are always the same.
+    /// The arguments that are always the same.
     pub(super) fn arguments(&self) -> &'static [(usize, u64)] {
         self.arguments
     }

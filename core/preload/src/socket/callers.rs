@@ -48,7 +48,7 @@ impl Callers {
         self.wait()
     }
 
-    /// The connection goes on as `kept`, which is open. Returns it if no thread waits any more: the caller closes it.
+    /// The connection continues as `kept`, which is open. Returns it if no thread waits any more: the caller closes it.
     pub fn go_on(&self, kept: c_int) -> Option<c_int> {
         self.kept.store(kept + 1, Ordering::SeqCst);
         self.take_kept()

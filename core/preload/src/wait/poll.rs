@@ -27,7 +27,7 @@ const INSTANCE_READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
 
 const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
 
-/// How long a thread sleeps at a time that has no descriptor by which it could be woken. Arbitrary.
+/// The longest sleep of a thread without a descriptor that could wake it. Arbitrary.
 const WITHOUT_EVENTFD: Duration = Duration::from_millis(5);
 
 /// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that may watch one. Makes

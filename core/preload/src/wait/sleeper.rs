@@ -25,7 +25,7 @@ pub struct Waiter {
     place: Place,
 }
 
-/// Where a thread sleeps.
+/// The place where a thread sleeps.
 enum Place {
     /// On a slot's eventfd, and on the channel of its completion queue if it has one.
     Slot(Arc<Slot>),

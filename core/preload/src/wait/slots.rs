@@ -3,7 +3,7 @@
 //! A slot has an eventfd, which wakes its thread for events that other threads in this process have found, and a
 //! completion queue if the device has one to spare, so that peers wake the thread without the helper. A thread takes a
 //! slot when it goes to sleep and gives it back when it is up; it takes the same one again if that is free. So there
-//! are as many slots as threads have ever slept at once, whatever number of threads comes and goes.
+//! are as many slots as threads have ever slept at once, however many threads start and end.
 //!
 //! Invariant: the links on a slot's queue are those of the thread that had the slot last, and a thread that takes over
 //! the slot first moves the others away. A sleeper is then woken for its own connections alone.

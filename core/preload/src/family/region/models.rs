@@ -109,8 +109,7 @@ fn a_record_is_given_back_once() {
     });
 }
 
-/// A child counts as alive from its reservation on, also for a process that reads the record while
-/// the child starts.
+/// A child counts as alive from its reservation on, also for a process that reads the record while the child starts.
 #[test]
 fn a_child_lives_while_it_is_born() {
     check(|| {

@@ -79,8 +79,7 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
     }
     match sock.answers.as_ref().map_or(Verdict::Promote, |answers| answers.judge(n)) {
         Verdict::Promote => {
-            // Not the descriptor of this call: if that is closed before the others, no descriptor would be
-            // watched.
+            // Not the descriptor of this call: if that is closed before the others, no descriptor would be watched.
             cell.tag().store(sock.fd.load(Ordering::Relaxed) as u32, Ordering::Relaxed);
             rt.request_promotion(cell);
         }

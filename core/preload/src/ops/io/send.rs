@@ -59,8 +59,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         return unsafe { kernel_send(fd, iov, flags) };
     };
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
-    // The kernel itself has the state of TCP_CORK, also if another process that has the socket has
-    // changed it.
+    // The kernel itself has the state of TCP_CORK, also if another process that has the socket has changed it.
     let more = flags & libc::MSG_MORE != 0 || sock.options.cork.load(Ordering::Relaxed);
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
     if sock.deferred_error.load(Ordering::Relaxed) != 0 {
@@ -190,8 +189,7 @@ impl Call<'_, Outgoing> {
     }
 }
 
-/// A send whose completion is reported on the error queue: here, or by the kernel if no link can ever carry
-/// it.
+/// A send whose completion is reported on the error queue: here, or by the kernel if no link can ever carry it.
 ///
 /// # Safety
 /// `iov` describes readable memory.
@@ -216,8 +214,8 @@ unsafe fn send_noted(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec]
     n
 }
 
-/// The kernel takes a write in pieces of up to so many bytes, and nothing of a piece that it cannot read to its end. Of the
-/// first piece it may take less.
+/// The kernel takes a write in pieces of up to so many bytes, and nothing of a piece that it cannot read to its end. It
+/// may take less than all of the first piece.
 const SEGMENT: usize = 32 << 10;
 
 /// The part of a vector that can be sent.

@@ -181,7 +181,7 @@ fn generated_filters_answer_as_the_kernel_does() {
             let call = (0..6).fold(unknown, |call, i| call.with_argument(i, set[i]));
             let answer = Answer::Fails(errno as u16);
             assert_eq!(ours.answers(&call), [answer], "seed {seed}, arguments {set:x?}, filter {filter:x?}");
-            // A value that is not known counts as caught.
+            // An unknown value counts as caught.
             let possible = ours.answers(&unknown);
             assert!(possible.contains(&answer) || possible.contains(&Answer::Catches), "seed {seed}: {possible:?}");
             distinct.insert(errno);
