@@ -58,24 +58,35 @@ def parsed() -> argparse.Namespace:
         epilog="Exit status: 0 if all steps were done; 1 if something failed, which is printed; "
         "2 for wrong arguments. `python -m ci.eri.report RESULTS` prints tables, `--plot FILE` draws.",
     )
-    parser.add_argument("hosts", nargs=2, metavar="HOST", help="names for ssh; with --reach, of any kind")
+    parser.add_argument("hosts", nargs=2, metavar="HOST", help="host names for ssh; with --reach, any names")
     parser.add_argument(
         "--ssh",
         default="ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15",
-        help="how a host is reached (%(default)s)",
+        help="the command that connects to a host (%(default)s)",
     )
-    parser.add_argument("--reach", nargs=2, metavar="COMMAND", help="runs the words after it there, unquoted")
+    parser.add_argument(
+        "--reach",
+        nargs=2,
+        metavar="COMMAND",
+        help="command prefixes that run the following words on each host, unquoted",
+    )
     parser.add_argument(
         "--addresses",
         nargs=2,
         metavar="A[,A6]",
-        help="of their RDMA interfaces (default: of the first RDMA device there)",
+        help="addresses of their RDMA interfaces (default: of each host's first RDMA device)",
     )
     parser.add_argument(
-        "--binaries", type=Path, default=Path("/opt/netacc-lab"), help="ours, on the hosts (%(default)s)"
+        "--binaries",
+        type=Path,
+        default=Path("/opt/netacc-lab"),
+        help="this project's programs, on the hosts (%(default)s)",
     )
     parser.add_argument(
-        "--local-binaries", type=Path, default=Path("target/release"), help="ours, here (%(default)s)"
+        "--local-binaries",
+        type=Path,
+        default=Path("target/release"),
+        help="this project's programs, on this machine (%(default)s)",
     )
     parser.add_argument(
         "--results",
@@ -90,23 +101,30 @@ def parsed() -> argparse.Namespace:
         choices=list(STEPS),
         default=usual,
         metavar="STEP",
-        help=f"of: {', '.join(STEPS)} (default: all but install)",
+        help=f"the steps to run: {', '.join(STEPS)} (default: all but install)",
     )
-    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, help="of the step figures (default: all)")
+    parser.add_argument(
+        "--programs", nargs="+", choices=PROGRAMS, help="programs of the step figures (default: all)"
+    )
     parser.add_argument(
         "--placement",
         default="unknown",
         type=placement,
         metavar="NAME",
-        help="how they were placed, as low-latency or none: kept apart in the results (%(default)s)",
+        help="the placement of the hosts, such as low-latency or none: a folder of the results (%(default)s)",
     )
     parser.add_argument(
-        "--env", action="append", default=[], type=setting, metavar="NAME=VALUE", help="for netacc_run"
+        "--env",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="NAME=VALUE",
+        help="a variable for netacc_run",
     )
-    parser.add_argument("--seeds", default="0..200", help="of the generated programs (%(default)s)")
-    parser.add_argument("--emulated", action="store_true", help="the machines are slow: ask little")
+    parser.add_argument("--seeds", default="0..200", help="seeds of the generated programs (%(default)s)")
+    parser.add_argument("--emulated", action="store_true", help="the machines are slow: use a small load")
     parser.add_argument("--no-packages", action="store_true", help="install: only our own programs")
-    parser.add_argument("--json", action="store_true", help="how each step went, to standard output")
+    parser.add_argument("--json", action="store_true", help="print the outcome of each step")
     return parser.parse_args()
 
 

@@ -210,7 +210,7 @@ fn private_root() -> Result<PathBuf, LabError> {
     let found = fs::symlink_metadata(&root).map_err(LabError::file(&root))?;
     if !found.is_dir() || found.uid() != uid.as_raw() || found.permissions().mode() & 0o077 != 0 {
         return Err(LabError::Missing {
-            what: format!("{} belongs to somebody else, or others can enter it", root.display()),
+            what: format!("{} belongs to another user, or other users can enter it", root.display()),
             fix: "set XDG_RUNTIME_DIR to a folder of your own".into(),
         });
     }

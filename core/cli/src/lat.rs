@@ -34,9 +34,9 @@ const DEFAULT_PORT: u16 = 18_515;
 /// Arguments of `netacc lat`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit status: 0 if every path was measured; 1 if one could not be, which is told; 2 for wrong arguments.")]
+Exit status: 0 if every path was measured; 1 if one could not be, with an error message; 2 for wrong arguments.")]
 pub struct LatArgs {
-    /// Our own address with --serve, the server's without
+    /// This host's address with --serve, the server's without
     address: IpAddr,
     /// Answer clients, until interrupted
     #[arg(long)]

@@ -191,7 +191,7 @@ mod tests {
             told,
             [
                 "f:1: A=\"1\": is outside a section, ignored; allowed: after the line [netacc]",
-                "f:2: [other]: unknown section, ignored with what follows in it; allowed: [netacc]",
+                "f:2: [other]: unknown section, ignored with its lines; allowed: [netacc]",
                 "f:6: hello: not a setting, ignored; allowed: KEY=value, [netacc], # comment",
                 "f:7: =3: not a setting, ignored; allowed: KEY=value, [netacc], # comment",
                 "f:8: D=\"x: badly quoted, ignored; allowed: \"value\" with nothing but a comment after it",

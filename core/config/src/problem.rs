@@ -95,7 +95,7 @@ pub enum ProblemKind {
         suggestion: Option<&'static str>,
     },
     /// The section is not `[netacc]`; its lines are ignored.
-    #[error("unknown section, ignored with what follows in it; allowed: [netacc]")]
+    #[error("unknown section, ignored with its lines; allowed: [netacc]")]
     UnknownSection,
     /// The setting stands before any section.
     #[error("is outside a section, ignored; allowed: after the line [netacc]")]

@@ -435,7 +435,7 @@ mod tests {
             let latencies = asked(Task { kind, size: 40 << 10, count: 3 }).expect("there is room");
             assert_eq!(latencies.count(), 3);
         }
-        assert!(told.try_recv().is_err(), "who ended well is not told of");
+        assert!(told.try_recv().is_err(), "a client that ended well is not reported");
     }
 
     /// Breaks if the two ends had different warm-ups, or for sizes beyond inline data or one request.
