@@ -124,7 +124,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0..200", help="seeds of the generated programs (%(default)s)")
     parser.add_argument("--emulated", action="store_true", help="the machines are slow: use a small load")
     parser.add_argument("--no-packages", action="store_true", help="install: only our own programs")
-    parser.add_argument("--json", action="store_true", help="print the outcome of each step")
+    parser.add_argument("--json", action="store_true", help="print the outcome of each step as JSON")
     return parser.parse_args()
 
 
