@@ -16,7 +16,7 @@ use crate::StreamCell;
 
 /// Links to one peer that are made at the same time, at most. Arbitrary: enough to keep both sides busy, and fewer than
 /// connection managers queue.
-const MAX_CONNECTING: usize = 32;
+const MAX_CONNECTING: usize = 64;
 
 /// A stream that waits for a link.
 pub(super) struct Waiting {

@@ -93,7 +93,7 @@ fn a_crowd_of_streams_is_promoted_a_few_links_at_a_time() {
         client.promote(near).expect("the acceptor is published");
     }
     let backlog = client.backlog();
-    assert!(backlog.contains(&("connecting", 32)), "of {STREAMS} that are wanted: {backlog:?}");
+    assert!(backlog.contains(&("connecting", 64)), "of {STREAMS} that are wanted: {backlog:?}");
     assert!(backlog.contains(&("waiting", usize::from(STREAMS))), "{backlog:?}");
     run([&client, &server]);
     let linked = pairs.iter().filter(|(near, _)| near.lock(&client).proto().is_linked()).count();
