@@ -45,6 +45,8 @@ pub(super) struct Sample {
 const WINDOW: Duration = Duration::from_millis(4);
 /// And at least over this many events. Arbitrary.
 const EVENTS: u64 = 32;
+/// After so many events a trial ends that is far behind. Arbitrary.
+const FEW_EVENTS: u64 = 8;
 /// A wait that takes longer shows that no peer had anything to send. Arbitrary: longer than several time slices.
 const IDLE: Duration = Duration::from_millis(10);
 /// How soon the other way is tried, first and at the latest. Arbitrary: the latter makes a lost time slice in each trial
@@ -118,7 +120,7 @@ impl Choice {
         }
         self.window.waited_ns += sample.waited.as_nanos() as u64;
         self.window.events += u64::from(sample.events.max(1));
-        let is_lost = self.phase == Phase::Trial && sample.was_preempted;
+        let is_lost = self.phase == Phase::Trial && (sample.was_preempted || self.is_far_behind());
         let is_short = self.window.events < EVENTS || now.saturating_since(self.window.begun) < WINDOW;
         if is_short && !is_lost {
             return;
@@ -145,6 +147,16 @@ impl Choice {
             }
             Phase::Settled => {}
         }
+    }
+
+    /// Whether a few events on trial have cost far more than the other way does: the trial need not last longer.
+    fn is_far_behind(&self) -> bool {
+        let other = match self.in_use {
+            Strategy::Spin => self.sleep_ns,
+            Strategy::Sleep => self.spin_ns,
+        };
+        let cost = self.window.waited_ns / self.window.events.max(1);
+        self.window.events >= FEW_EVENTS && other.is_some_and(|other| cost > 4 * other)
     }
 
     /// Whether the way on trial, at this cost, beats the other one. Sleeping must win clearly, because a spinner's
