@@ -14,7 +14,7 @@ import pytest
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import BOOT_SECONDS, UpLab, down, fabric, line_from, link, netacc_lab, up
 
-# What the functions are told of a loss of 0.5%, a delay of 3 ms and 500 Mbit/s.
+# The functions' settings for a loss of 0.5%, a delay of 3 ms and 500 Mbit/s.
 WIRE = {"loss": 0.005, "delay_us": 3000, "rate_gbit": 0.5}
 
 

@@ -34,7 +34,7 @@ pub enum Silence {
     Dead,
 }
 
-/// What one link has received from its peer.
+/// The state of the check for silence of one link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SilenceWatch {
     /// The counts at the last check.

@@ -106,8 +106,8 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
 ///
 /// If the result has bytes that a peer wrote later, it also has those that the peer wrote earlier, whatever paths they
 /// took. For this, links are polled again after one of them has bytes, the kernel is asked after that, and links are
-/// polled once more if the kernel has events. What the links then have in addition counts if no peer has reported an
-/// operation in the kernel that came before it.
+/// polled once more if the kernel has events. Further events of the links count if no peer has reported an
+/// operation in the kernel that came before them.
 fn look(call: Call, endpoint: &Endpoint, fds: &mut [pollfd], entries: &[Option<Arc<Entry>>]) -> c_int {
     let mut looks = 0;
     loop {

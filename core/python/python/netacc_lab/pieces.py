@@ -27,7 +27,7 @@ class Pieces:
     tally: Tally = field(default_factory=Tally)
     #: So many programs of the run are judged, in earlier pieces.
     before: int = 0
-    #: What each earlier piece was: programs, seconds, revision.
+    #: Each earlier piece: programs, seconds, revision.
     earlier: list[dict[str, object]] = field(default_factory=list)
     _seconds: float = 0.0
     _judged: int = 0

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use socket2::Socket;
 
-/// What one end does with the current message.
+/// The step of one end in the current message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Receiving,
