@@ -81,6 +81,25 @@ fn streams_share_links_once_there_are_many() {
     assert_eq!(links_after(8), [2, 3, 3], "a third one once both are full");
 }
 
+/// Breaks if links of a device were shared without a setting that says so, or if a stream beyond the dedicated links got none.
+#[test]
+fn links_of_devices_are_not_shared_automatically() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let open = || {
+        let sharing = Sharing::Automatic { dedicated: 1, most: 4 };
+        let config = EndpointConfig { sharing, ..config(1) };
+        configured(fabric.open(LoopbackConfig::soft_roce()), None, |_: &Event| {}, Deaf, config)
+    };
+    let (client, server) = (open(), open());
+    let pairs: Vec<_> = (40_150..40_153).map(|port| connect(&client, &server, port)).collect();
+    for (near, _) in &pairs {
+        client.promote(near).expect("the acceptor is published");
+    }
+    run([&client, &server]);
+    let streams: Vec<_> = client.links().iter().map(|link| link.streams).collect();
+    assert_eq!(streams, [1, 1, 1]);
+}
+
 /// Breaks if more links are being made at the same time than peers queue, or if streams that wait for the next one are
 /// forgotten.
 #[test]
