@@ -119,3 +119,4 @@ def test_a_dependency_around_the_front_is_found() -> None:
     front = Front(Path("/repo/backends"), "registry")
     assert front.check(packages) == around
     assert front.check(packages[2:]) == []
+    assert Front(Path("/repo/backends"), "registry", frozenset({"verbs"})).check(packages) == around[:1]

@@ -1,5 +1,5 @@
 //! The tables of simulated devices, shared by the devices in memory ([`loopback`](crate::loopback)) and those on
-//! modelled NICs (`models/host`).
+//! modelled NICs (`backends/modelled`).
 
 mod completion_queues;
 mod regions;

@@ -1,42 +1,359 @@
-//! Simulated hosts: the core's device traits on modelled NICs, in virtual time.
+//! The processors of a host: cores that threads run on in turn.
 //!
-//! A [`Cluster`] has a network with a NIC for each host, and one process on each with a [`HostDevice`]: a
-//! [`Device`](netacc_device::Device), a [`ConnectionManager`](netacc_device::ConnectionManager) and a
-//! [`Directory`](netacc_device::Directory). For the core it differs from a real device in time only: nothing happens
-//! until the owner of the cluster calls [`Cluster::step`]. With [`Cluster::driven`] it is the other way round: a
-//! simulator owns the network and the time, and calls in.
+//! A thread waits for events. When one comes ([`Processors::wake`]) it becomes runnable: at once if it still polls, else
+//! [`wake_up`](ProcessorConfig::wake_up) later. Runnable threads get cores in the order in which they became so
+//! ([`Processors::poll_start`]); the caller sets how long its work takes ([`Processors::work`]), and polls for its end
+//! ([`Processors::poll_done`]). Sans-IO like the NIC: called with the time, without callbacks.
 //!
 //! # Invariants
-//! * No clock, thread, entropy or file descriptor: the same calls and seed give the same run, to the nanosecond
-//!   ([`Cluster::trace`]).
-//! * The model moves positions, this crate moves bytes: a payload is read from its region when a packet of it is
-//!   placed, so tests see the effect of a region that is reused before its completion, as on an adapter.
-//! * Bytes of a message are in memory before its completion can be polled, and the bytes of earlier messages before those.
-//! * A process that dies ends its connections as a kernel would: the network carries the end to its peers.
-//! * The commands of a device for queue pairs and regions take time, for the process that gave them and for no other
-//!   ([`CommandTimes`](netacc_rnic::CommandTimes)).
+//! * At most `cores` threads run at a time, and none waits for a core while one is free.
+//! * Work that a thread has begun is not interrupted: it takes microseconds, which no scheduler divides.
 //!
-//! Processors are a model of their own ([`Processors`]): calls on a device take none of their time unless the runner of
-//! the processes assigns some.
+//! Not modelled: preferences of threads for cores, caches, frequencies, and other programs of the host. A thread that polls
+//! gives its core to one that has work, so polling costs counted time, but delays no other thread.
 
 #![forbid(unsafe_code)]
 
-mod cluster;
-mod cm;
-mod config;
-mod connecting;
-mod device;
-mod id;
-mod net;
-mod processor;
-mod simulator;
-mod state;
-mod tcp;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
 
-pub use cluster::Cluster;
-pub use config::HostConfig;
-pub use device::HostDevice;
-pub use id::HostId;
-pub use processor::{ProcessorConfig, Processors, Usage, Work};
-pub use simulator::{PlainSimulator, Simulator};
-pub use tcp::{Corrupt, TcpWires};
+use netacc_device::Instant;
+use netacc_parameters::parameters;
+
+parameters! {
+    /// Processors of a host, and the costs of calls on them. By default calls cost nothing.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct ProcessorConfig {
+        /// How long a thread without work polls before it sleeps.
+        spin: Duration = Duration::ZERO;
+        /// From an event until a sleeping thread runs: interrupt, scheduler, return of the call. No thread works meanwhile.
+        wake_up: Duration = Duration::ZERO;
+        /// A call that stays in the library: on a stream that is on a link.
+        library_call: Duration = Duration::ZERO;
+        /// A call of the kernel: on a stream that is on TCP, and each sleep.
+        system_call: Duration = Duration::ZERO;
+        /// Copying 1024 bytes.
+        copy_per_kib: Duration = Duration::ZERO;
+        /// Making and closing a connection, at each end, including its segments without data.
+        connection: Duration = Duration::ZERO;
+        /// Making a link, at each end: the time of the library's helper thread, without the device's own.
+        link: Duration = Duration::ZERO;
+        /// Taking a stream onto a link, at each end: the time of the helper thread.
+        promotion: Duration = Duration::ZERO;
+        /// The stack's work for one TCP segment that is sent or received.
+        segment: Duration = Duration::ZERO;
+        /// Bytes of such a segment; with segmentation offload many times a packet's.
+        segment_size_bytes: u32 = 1448, at least 1;
+    }
+    beside {
+        /// Cores; 0 for as many as there are threads.
+        cores: u32 = 0;
+        /// Threads of the process, which share its connections; at least 1.
+        threads: u32 = 1;
+    }
+}
+
+impl ProcessorConfig {
+    /// Processors that cost nothing.
+    pub fn free() -> ProcessorConfig {
+        ProcessorConfig::default()
+    }
+
+    /// Threads that do the program's work.
+    fn workers(&self) -> usize {
+        self.threads.max(1) as usize
+    }
+
+    /// The number of the thread that makes links in the background, after those that do the program's work. `None` if
+    /// that takes no time, so that there is none.
+    pub fn helper(&self) -> Option<u32> {
+        let idle = self.link.is_zero() && self.promotion.is_zero();
+        (!idle).then_some(self.workers() as u32)
+    }
+
+    /// The time that a core needs.
+    pub fn time(&self, work: &Work) -> Duration {
+        // Whole picoseconds a byte.
+        let copying = u128::from(work.bytes) * (self.copy_per_kib.as_nanos() * 1000 / 1024) / 1000;
+        let segments = u32::try_from(work.segment_bytes.div_ceil(u64::from(self.segment_size_bytes.max(1))));
+        self.library_call * work.library_calls
+            + self.system_call * work.system_calls
+            + self.connection * work.connections
+            + self.link * work.links
+            + self.promotion * work.promotions
+            + self.segment * segments.unwrap_or(u32::MAX)
+            + Duration::from_nanos(u64::try_from(copying).unwrap_or(u64::MAX))
+            + work.service
+    }
+}
+
+/// The work of a thread between two waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Calls that stay in the library.
+    pub library_calls: u32,
+    /// Calls of the kernel.
+    pub system_calls: u32,
+    /// Connections that are made and closed.
+    pub connections: u32,
+    /// Links that are made.
+    pub links: u32,
+    /// Streams that are taken onto links.
+    pub promotions: u32,
+    /// Bytes that are copied.
+    pub bytes: u64,
+    /// Bytes that pass the kernel's TCP.
+    pub segment_bytes: u64,
+    /// The program's own work.
+    pub service: Duration,
+}
+
+/// The use of processors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Core time in calls and in the program.
+    pub busy: Duration,
+    /// Core time in polling without work.
+    pub polling: Duration,
+    /// The number of times that a sleeping thread was woken.
+    pub wake_ups: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thread {
+    /// Polls or sleeps since that time.
+    Idle(Instant),
+    /// Woken, or waiting for a core.
+    Runnable,
+    Running,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct Processors {
+    config: ProcessorConfig,
+    threads: Vec<Thread>,
+    running: u32,
+    /// In the order in which they became runnable.
+    ready: VecDeque<u32>,
+    /// Threads that have been woken, by the time at which they can run, then in order.
+    waking: BinaryHeap<Reverse<(Instant, u64, u32)>>,
+    /// Threads that run, by the time at which they finish, then in order.
+    ends: BinaryHeap<Reverse<(Instant, u64, u32)>>,
+    number: u64,
+    usage: Usage,
+}
+
+impl Processors {
+    /// Processors whose threads all sleep.
+    pub fn new(config: ProcessorConfig) -> Processors {
+        let count = config.workers() + usize::from(config.helper().is_some());
+        let threads = vec![Thread::Idle(Instant::ZERO); count];
+        Processors {
+            config,
+            threads,
+            running: 0,
+            ready: VecDeque::new(),
+            waking: BinaryHeap::new(),
+            ends: BinaryHeap::new(),
+            number: 0,
+            usage: Usage::default(),
+        }
+    }
+
+    /// Their configuration.
+    pub fn config(&self) -> &ProcessorConfig {
+        &self.config
+    }
+
+    /// There is work for a thread (counted round). Without effect while it is runnable or runs: it will poll again.
+    /// Returns whether it slept.
+    pub fn wake(&mut self, now: Instant, thread: u32) -> bool {
+        let index = thread as usize % self.threads.len();
+        let Thread::Idle(since) = self.threads[index] else { return false };
+        let (idle, thread) = (now.saturating_since(since), index as u32);
+        self.threads[index] = Thread::Runnable;
+        let spin = self.spin(index);
+        self.usage.polling += idle.min(spin);
+        if idle <= spin {
+            self.ready.push_back(thread);
+            return false;
+        }
+        self.usage.wake_ups += 1;
+        self.number += 1;
+        self.waking.push(Reverse((now + self.config.wake_up, self.number, thread)));
+        true
+    }
+
+    /// A thread that gets a core now. Give it [`work`](Processors::work) before anything else.
+    pub fn poll_start(&mut self, now: Instant) -> Option<u32> {
+        while let Some(Reverse((_, _, thread))) = self.waking.peek().filter(|Reverse((at, _, _))| *at <= now) {
+            self.ready.push_back(*thread);
+            self.waking.pop();
+        }
+        if self.config.cores > 0 && self.running >= self.config.cores {
+            return None;
+        }
+        let thread = self.ready.pop_front()?;
+        self.threads[thread as usize] = Thread::Running;
+        self.running += 1;
+        Some(thread)
+    }
+
+    /// The thread that has just got a core works for this time.
+    pub fn work(&mut self, now: Instant, thread: u32, time: Duration) {
+        debug_assert_eq!(self.threads[thread as usize], Thread::Running, "it has a core");
+        self.usage.busy += time;
+        self.number += 1;
+        self.ends.push(Reverse((now + time, self.number, thread)));
+    }
+
+    /// A thread whose work is done, and whose core is free.
+    pub fn poll_done(&mut self, now: Instant) -> Option<u32> {
+        let Reverse((_, _, thread)) = *self.ends.peek().filter(|Reverse((at, _, _))| *at <= now)?;
+        self.ends.pop();
+        self.running -= 1;
+        self.threads[thread as usize] = Thread::Idle(now);
+        Some(thread)
+    }
+
+    /// The time of the next poll.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let end = self.ends.peek().map(|Reverse((at, _, _))| *at);
+        let woken = self.waking.peek().map(|Reverse((at, _, _))| *at);
+        end.into_iter().chain(woken).min()
+    }
+
+    /// The use until now; work that has begun counts completely.
+    pub fn usage(&self, now: Instant) -> Usage {
+        let polling = |(index, thread): (usize, &Thread)| match thread {
+            Thread::Idle(since) => now.saturating_since(*since).min(self.spin(index)),
+            _ => Duration::ZERO,
+        };
+        let waiting = self.threads.iter().enumerate().map(polling).sum::<Duration>();
+        Usage { polling: self.usage.polling + waiting, ..self.usage }
+    }
+
+    /// How long a thread polls before it sleeps; the helper thread sleeps at once.
+    fn spin(&self, index: usize) -> Duration {
+        if index < self.config.workers() {
+            self.config.spin
+        } else {
+            Duration::ZERO
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netacc_device::middleware::SplitMix64;
+
+    fn us(us: u64) -> Duration {
+        Duration::from_micros(us)
+    }
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(us * 1000)
+    }
+
+    /// Jobs of `service` each come at these times to threads in turn; returns how long each waited for its turn.
+    fn waits(config: ProcessorConfig, service: Duration, arrivals: &[Instant]) -> (Vec<Duration>, Usage, Instant) {
+        let threads = config.threads;
+        let mut all = Processors::new(config);
+        let mut inbox: Vec<VecDeque<usize>> = (0..threads).map(|_| VecDeque::new()).collect();
+        let mut waited = vec![Duration::ZERO; arrivals.len()];
+        let (mut next, mut now) = (0, Instant::ZERO);
+        loop {
+            while let Some(thread) = all.poll_done(now) {
+                if !inbox[thread as usize].is_empty() {
+                    all.wake(now, thread);
+                }
+            }
+            while let Some(arrival) = arrivals.get(next).filter(|a| **a <= now) {
+                let thread = next as u32 % threads;
+                inbox[thread as usize].push_back(next);
+                all.wake(*arrival, thread);
+                next += 1;
+            }
+            while let Some(thread) = all.poll_start(now) {
+                let job = inbox[thread as usize].pop_front().expect("it was woken for work");
+                waited[job] = now - arrivals[job];
+                all.work(now, thread, service);
+            }
+            let event = all.next_deadline().into_iter().chain(arrivals.get(next).copied()).min();
+            let Some(event) = event else { return (waited, all.usage(now), now) };
+            now = event;
+        }
+    }
+
+    // Breaks if a core does more than one job at a time, or idles while there is work.
+    #[test]
+    fn a_saturated_core_does_one_over_its_cost() {
+        for (cores, threads) in [(1, 1), (1, 4), (2, 4), (0, 3)] {
+            let config = ProcessorConfig { cores, threads, ..ProcessorConfig::free() };
+            let (_, usage, end) = waits(config, us(10), &vec![at(1); 1200]);
+            let at_once = if cores == 0 { threads } else { cores };
+            assert_eq!(end, at(1 + 1200 * 10 / u64::from(at_once)), "{cores} cores, {threads} threads");
+            assert_eq!(usage.busy, us(12_000));
+        }
+    }
+
+    // Breaks if work is not done in order, or waits for anything but the work before it: M/D/1, whose mean wait is rho
+    // / (1 - rho) * service / 2 (Pollaczek and Khinchine).
+    #[test]
+    fn poisson_arrivals_wait_as_md1() {
+        let service = us(10);
+        for load in [0.3, 0.6, 0.8] {
+            let mut rng = SplitMix64::new(11);
+            let mut time = 0.0;
+            let mut arrival = || {
+                let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+                time += -(1.0 - uniform).ln() * 10_000.0 / load;
+                Instant::from_nanos(time as u64)
+            };
+            let arrivals: Vec<Instant> = (0..400_000).map(|_| arrival()).collect();
+            // One thread that always polls: only the queue remains.
+            let config = ProcessorConfig { cores: 1, spin: Duration::MAX, ..ProcessorConfig::free() };
+            let (waited, ..) = waits(config, service, &arrivals);
+            let mean = waited.iter().map(|w| w.as_nanos() as f64).sum::<f64>() / waited.len() as f64;
+            let expected = load / (1.0 - load) * 5_000.0;
+            assert!((mean / expected - 1.0).abs() < 0.04, "load {load}: {mean} ns for {expected}");
+        }
+    }
+
+    // Breaks if a sleeper runs at once, a poller late, or polling counts as work.
+    #[test]
+    fn who_polls_is_there_at_once() {
+        let config = ProcessorConfig { cores: 1, spin: us(50), wake_up: us(5), ..ProcessorConfig::free() };
+        let arrivals = [at(100), at(140), at(300)];
+        let (waited, usage, end) = waits(config, us(10), &arrivals);
+        // It has slept since it began, polls from 115 to 140 and from 150 to 200, and sleeps again.
+        assert_eq!(waited, [us(5), us(0), us(5)]);
+        assert_eq!(usage, Usage { busy: us(30), polling: us(50 + 25 + 50), wake_ups: 2 });
+        assert_eq!(end, at(315));
+    }
+
+    // Breaks if a part of the work costs nothing, or is counted twice.
+    #[test]
+    fn work_is_the_sum_of_its_parts() {
+        let config = ProcessorConfig {
+            library_call: Duration::from_nanos(100),
+            system_call: Duration::from_nanos(300),
+            copy_per_kib: Duration::from_nanos(512),
+            connection: us(20),
+            link: us(300),
+            promotion: us(40),
+            segment: us(1),
+            segment_size_bytes: 1000,
+            ..ProcessorConfig::free()
+        };
+        let calls = Work { library_calls: 2, system_calls: 3, ..Work::default() };
+        let links = Work { links: 1, promotions: 2, ..calls };
+        let work = Work { connections: 2, bytes: 4000, segment_bytes: 2001, service: us(7), ..links };
+        let expected = 200 + 900 + 2000 + 40_000 + 300_000 + 80_000 + 3000 + 7000;
+        assert_eq!(config.time(&work), Duration::from_nanos(expected));
+        assert_eq!(ProcessorConfig::free().time(&Work { service: Duration::ZERO, ..work }), Duration::ZERO);
+    }
+}

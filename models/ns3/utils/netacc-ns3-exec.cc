@@ -5,7 +5,7 @@
  */
 
 // The executor "ns3": runs programs of socket operations (tests/program) with the production core on modelled NICs in this
-// network. A line of standard input is a request, a line of standard output its answer: backends/ns3/src/program.rs.
+// network. A line of standard input is a request, a line of standard output its answer: sim/ns3/src/program.rs.
 
 #include "ns3/global-value.h"
 #include "ns3/node-container.h"

@@ -5,7 +5,7 @@ use std::time::Duration;
 use netacc_device::loopback::anchor::{AnchorDelivery, AnchorEnd};
 use netacc_device::loopback::{Delivery, DeviceId, Fabric};
 use netacc_device::Instant;
-use netacc_host::HostId;
+use netacc_modelled::HostId;
 
 use crate::connection::Connection;
 use crate::descriptor::{ERR, HUP, IN, OUT, RDHUP};

@@ -12,7 +12,7 @@ use netacc_device::loopback::{Delivery, DeliveryMode, DeviceId, Fabric, Kill, Lo
 use netacc_device::middleware::SplitMix64;
 use netacc_device::tables::{QueueDepths, Refusal};
 use netacc_device::{CompletionQueueId, ConnectionManager, Device, Directory, Instant, QueuePairId};
-use netacc_host::{Cluster, HostConfig, HostDevice, HostId, PlainSimulator, Simulator};
+use netacc_modelled::{Cluster, HostConfig, HostDevice, HostId, PlainSimulator, Simulator};
 use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
 use netacc_rnic::{CommandTimes, Costs, NicConfig, RateConfig, Recovery};
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
-use netacc_host::{Cluster, Simulator};
+use netacc_modelled::{Cluster, Simulator};
 use netacc_program::{Op, Outcome, Program, Step, Trace, UNSUPPORTED};
 
 use self::attempt::Attempt;

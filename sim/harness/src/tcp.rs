@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use netacc_device::loopback::anchor::{AnchorDelivery, AnchorEnd, AnchorWire};
-use netacc_host::{HostId, TcpWires};
+use netacc_modelled::{HostId, TcpWires};
 use parking_lot::Mutex;
 
 /// The connections' TCP. Clones are handles to the same.

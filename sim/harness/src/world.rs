@@ -11,7 +11,7 @@ use netacc_device::loopback::QueuePairEnd;
 use netacc_device::middleware::SplitMix64;
 use netacc_device::tables::{QueueDepths, Refusal};
 use netacc_device::{FourTuple, Instant, QueuePairId};
-use netacc_host::Simulator;
+use netacc_modelled::Simulator;
 use netacc_proto::{Failure as StreamFailure, Role};
 
 use crate::connection::{Connection, Direction, Side};

@@ -1,6 +1,6 @@
 //! The configuration of a run.
 
-use netacc_host::HostConfig;
+use netacc_modelled::HostConfig;
 
 use crate::process::StackConfig;
 use crate::workload::Conversation;

@@ -8,7 +8,7 @@ use netacc_device::loopback::anchor::InMemoryAnchor;
 use netacc_device::middleware::SplitMix64;
 use netacc_device::{Anchor, AnchorError, DeviceError, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, LinkIo, LockedStream, Readiness, ReadySink, Sharing, StreamCell};
-use netacc_host::HostDevice;
+use netacc_modelled::HostDevice;
 use netacc_proto::{CacheConfig, RxSource, TxSink};
 use netacc_socket::{
     Connection, Errno, KernelError, Next, Receiving, RecvSocket, SendSocket, SendWait, Sending, Socket, SwitchPatience,

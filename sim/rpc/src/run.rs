@@ -7,7 +7,8 @@ use std::sync::Arc;
 use netacc_device::loopback::anchor::UsedWires;
 use netacc_device::{DeviceError, Instant};
 use netacc_driver::Endpoint;
-use netacc_host::{Cluster, HostId, TcpWires, Usage};
+use netacc_host::Usage;
+use netacc_modelled::{Cluster, HostId, TcpWires};
 use netacc_rnic::Counters;
 use slab::Slab;
 

@@ -15,7 +15,7 @@ use netacc_device::loopback::anchor::{AnchorDelivery, AnchorEnd};
 use netacc_device::middleware::SplitMix64;
 use netacc_device::Instant;
 use netacc_driver::Endpoint;
-use netacc_host::HostId;
+use netacc_modelled::HostId;
 use netacc_proto::{Phase, Reason};
 
 use crate::config::Tcp;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use netacc_device::Instant;
-use netacc_host::HostId;
+use netacc_modelled::HostId;
 use netacc_rnic::Packet;
 
 use crate::config::Tcp;

@@ -7,7 +7,8 @@
 use std::sync::atomic::Ordering;
 
 use netacc_device::Instant;
-use netacc_host::{HostId, Work};
+use netacc_host::Work;
+use netacc_modelled::HostId;
 
 use crate::connection::Moves;
 use crate::host_threads::{HelperTask, Job, Task};

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_host::{HostConfig, ProcessorConfig};
+use netacc_host::ProcessorConfig;
+use netacc_modelled::HostConfig;
 use netacc_rnic::network::{LinkConfig, Topology};
 use netacc_rnic::NicConfig;
 use netacc_rpc::{run_plain, Conversation, RunConfig, StackConfig, Tcp};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_host::HostConfig;
+use netacc_modelled::HostConfig;
 use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
 use netacc_rnic::{Costs, NicConfig};
 use netacc_rpc::{run_plain, Arrival, Conversation, Outcome, Pause, RunConfig, StackConfig, Tcp};

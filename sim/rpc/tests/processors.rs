@@ -4,7 +4,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_host::{HostConfig, ProcessorConfig, Usage};
+use netacc_host::{ProcessorConfig, Usage};
+use netacc_modelled::HostConfig;
 use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
 use netacc_rnic::{CommandTimes, NicConfig};
 use netacc_rpc::{run_plain, Arrival, Conversation, Outcome, Pause, RunConfig, StackConfig, Tcp};

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use netacc_device::middleware::SplitMix64;
 use netacc_device::Instant;
-use netacc_host::{HostConfig, ProcessorConfig};
+use netacc_host::ProcessorConfig;
+use netacc_modelled::HostConfig;
 use netacc_rpc::{Conversation, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp};
 
 use crate::scenario::{Arrival, Group, Pause, Scenario, ScenarioError, SizeBin, Stack};

@@ -1,9 +1,8 @@
 //! A host: its NIC, and the capabilities that its driver reports.
 
 use netacc_device::{Capabilities, Instant};
+use netacc_host::ProcessorConfig;
 use netacc_rnic::{NicConfig, Recovery};
-
-use crate::ProcessorConfig;
 
 /// Configuration of one host.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use netacc_device::{
     Armed, CmError, CmEvent, CompletionEvents, ConnectionManager, Device, Directory, Operation, Payload, QueuePairId,
     WorkRequest, WorkRequestId,
 };
-use netacc_host::{Cluster, HostConfig, HostDevice, HostId};
+use netacc_modelled::{Cluster, HostConfig, HostDevice, HostId};
 use netacc_rnic::network::{LinkConfig, Topology};
 use netacc_rnic::{CommandTimes, Costs, NicConfig, Recovery};
 

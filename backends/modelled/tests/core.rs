@@ -8,7 +8,7 @@ use std::time::Duration;
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire};
 use netacc_device::{FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, Sharing, StreamCell};
-use netacc_host::{Cluster, HostConfig, HostDevice, HostId};
+use netacc_modelled::{Cluster, HostConfig, HostDevice, HostId};
 use netacc_proto::{CacheConfig, Role};
 use netacc_rnic::network::{LinkConfig, Topology};
 use netacc_rnic::{Costs, NicConfig};

@@ -8,7 +8,7 @@ use netacc_device::{
     CmError, CmEvent, Completion, CompletionStatus, ConnectionManager, Device, Instant, Operation, Payload,
     QueuePairId, WorkCompletion, WorkRequest, WorkRequestId,
 };
-use netacc_host::{Cluster, HostConfig, HostDevice, HostId};
+use netacc_modelled::{Cluster, HostConfig, HostDevice, HostId};
 use netacc_rnic::network::{LinkConfig, Topology};
 use netacc_rnic::{CommandTimes, NicConfig};
 

@@ -1,7 +1,7 @@
 //! The processes' TCP connections, which a simulator's own TCP carries: of conversations, or of a program of socket operations.
 
 use netacc_device::Instant;
-use netacc_host::TcpWires;
+use netacc_modelled::TcpWires;
 
 use crate::ffi::WireSpec;
 use crate::fleet::Fleet;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use netacc_device::Instant;
 use netacc_harness::ProgramTcp;
-use netacc_host::{Cluster, HostConfig, HostId};
+use netacc_modelled::{Cluster, HostConfig, HostId};
 use netacc_rnic::flows::{Flow, FlowStation, Outcome};
 use netacc_rnic::network::{LinkConfig, Marking, Network, Station, SwitchConfig, Topology, TraceHash};
 use netacc_rnic::{Body, NodeId, Packet};

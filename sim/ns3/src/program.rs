@@ -8,7 +8,7 @@
 use cxx::UniquePtr;
 use netacc_device::Instant;
 use netacc_harness::{DrivenProgram, Mutant};
-use netacc_host::{HostId, Simulator};
+use netacc_modelled::{HostId, Simulator};
 use netacc_program::{Program, Trace};
 use serde::{Deserialize, Serialize};
 
