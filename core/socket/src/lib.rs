@@ -13,6 +13,7 @@
 //! Invariant: bytes move only with the stream locked, and moved bytes are counted before it is unlocked.
 
 mod errno;
+mod memory;
 mod recv;
 mod send;
 mod switch;
@@ -25,6 +26,7 @@ use netacc_driver::{Endpoint, LockedStream, Readiness, StreamCell, StreamGuard};
 use netacc_proto::SocketError;
 
 pub use errno::{Errno, KernelError};
+pub use memory::{Incoming, MemoryCall, MemorySocket, Outgoing};
 pub use recv::{Receiving, RecvSocket, RecvWait, REPLAY_PATIENCE};
 pub use send::{Expected, SendSocket, SendWait, Sending};
 pub use switch::{SwitchPatience, JOIN_PATIENCE, SWITCH_PATIENCE};

@@ -9,14 +9,12 @@ use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
-use netacc_device::{Anchor, AnchorError, FourTuple, Instant};
-use netacc_driver::{
-    Endpoint, EndpointConfig, LinkIo, LockedStream, Readiness, ReadySink, Sharing, StreamCell, PLEDGE_PATIENCE,
-};
+use netacc_device::{Anchor, FourTuple, Instant};
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, StreamCell, PLEDGE_PATIENCE};
 use netacc_proto::{CacheConfig, Reason, Role, TxSink};
 use netacc_socket::{
-    Connection, Errno, Expected, KernelError, Limit, Next, Receiving, RecvSocket, RecvWait, SendSocket, SendWait,
-    Sending, Socket, SwitchPatience, Waited, JOIN_PATIENCE, REPLAY_PATIENCE, SWITCH_PATIENCE,
+    Connection, Errno, Expected, Incoming, Limit, MemoryCall, Next, Outgoing, Receiving, RecvSocket, RecvWait,
+    SendWait, Sending, SwitchPatience, Waited, JOIN_PATIENCE, REPLAY_PATIENCE, SWITCH_PATIENCE,
 };
 
 struct Owner;
@@ -57,6 +55,13 @@ fn endpoint(fabric: &Fabric) -> Endpoint {
         .expect("a loopback device has queues")
 }
 
+fn poll_no_link() -> bool {
+    false
+}
+
+type SendCall<'a> = MemoryCall<InMemoryAnchor, Outgoing<'a>, fn() -> bool>;
+type RecvCall<'a> = MemoryCall<InMemoryAnchor, Incoming<'a>, fn() -> bool>;
+
 /// A connection whose ends are on plain TCP.
 struct Pair {
     client: Endpoint,
@@ -66,6 +71,7 @@ struct Pair {
     /// The near end's anchor.
     anchor: InMemoryAnchor,
     wire: AnchorWire,
+    patience: SwitchPatience,
     now: Instant,
 }
 
@@ -79,7 +85,16 @@ impl Pair {
         let far = server.adopt(Role::Acceptor, tuple.reversed(), Box::new(b));
         server.publish(&far);
         let near = client.adopt(Role::Opener, tuple, Box::new(a.clone()));
-        Pair { client, server, near, far, anchor: a, wire, now: Instant::from_nanos(1) }
+        Pair {
+            client,
+            server,
+            near,
+            far,
+            anchor: a,
+            wire,
+            patience: SwitchPatience::new(),
+            now: Instant::from_nanos(1),
+        }
     }
 
     /// Both processes do the work that is due.
@@ -120,147 +135,33 @@ impl Pair {
         Connection { endpoint: &self.client, cell: &self.near }
     }
 
-    fn call(&self, len: usize) -> Call {
-        let patience = SwitchPatience::new();
-        let bytes = vec![7; len];
-        Call { now: self.now, anchor: self.anchor.clone(), bytes, noted: 0, waits: 0, polls: VecDeque::new(), patience }
-    }
-}
-
-/// A call by the near end.
-struct Call {
-    now: Instant,
-    anchor: InMemoryAnchor,
-    bytes: Vec<u8>,
-    noted: usize,
-    waits: u32,
-    /// The results of the next polls.
-    polls: VecDeque<bool>,
-    patience: SwitchPatience,
-}
-
-fn kernel_error(error: &AnchorError) -> KernelError {
-    match error {
-        AnchorError::Os(error) => KernelError::from(Errno(error.raw_os_error().unwrap_or(0))),
-        _ => KernelError::WouldBlock,
-    }
-}
-
-impl Socket for Call {
-    fn now(&self) -> Instant {
-        self.now
+    /// A send of `len` bytes by the near end.
+    fn sending(&self, len: usize) -> SendCall<'_> {
+        let bytes = Outgoing::new(&[7; 5000][..len], false, &self.patience);
+        MemoryCall::new(self.now, self.anchor.clone(), bytes, poll_no_link as fn() -> bool).blocking()
     }
 
-    fn is_nonblocking(&self) -> bool {
-        false
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    fn begin_wait(&mut self) {
-        self.waits += 1;
-    }
-
-    fn is_broken(&self) -> bool {
-        self.anchor.is_over()
-    }
-
-    fn poll_link(&mut self) -> bool {
-        self.polls.pop_front().unwrap_or(false)
-    }
-}
-
-impl SendSocket for Call {
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn send_kernel(&mut self, skip: usize) -> Result<usize, KernelError> {
-        self.anchor.try_write(&self.bytes[skip..]).map_err(|error| kernel_error(&error))
-    }
-
-    fn send_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<LinkIo> {
-        Some(stream.send_slice(&self.bytes[skip..], false))
-    }
-
-    fn refused_len(&mut self, skip: usize) -> Option<usize> {
-        Some(self.bytes.len() - skip)
-    }
-
-    fn is_full(&self) -> bool {
-        self.unacknowledged() > 0
-    }
-
-    fn has_room(&self) -> bool {
-        self.anchor.state().writable
-    }
-
-    fn has_room_for_some(&self) -> bool {
-        self.has_room()
-    }
-
-    fn unacknowledged(&self) -> u64 {
-        self.anchor.state().unsent as u64
-    }
-
-    fn switch_patience(&self) -> &SwitchPatience {
-        &self.patience
-    }
-
-    fn note_sent(&mut self, len: usize) {
-        self.noted += len;
-    }
-}
-
-impl RecvSocket for Call {
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn is_peek(&self) -> bool {
-        false
-    }
-
-    fn recv_kernel(&mut self, skip: usize, limit: u64) -> Result<usize, KernelError> {
-        let room = &mut self.bytes[skip..];
-        let most = room.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
-        self.anchor.try_read(&mut room[..most]).map_err(|error| kernel_error(&error))
-    }
-
-    fn recv_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<usize> {
-        let n = stream.peek_slice(&mut self.bytes[skip..], 0);
-        stream.consume_link(n);
-        Some(n)
-    }
-
-    fn unread(&self) -> u64 {
-        self.anchor.unread()
-    }
-
-    fn has_deferred_error(&self) -> bool {
-        false
-    }
-
-    fn take_deferred_error(&mut self) -> Option<Errno> {
-        None
-    }
-
-    fn note_received(&mut self, len: usize) {
-        self.noted += len;
+    /// A receive by the near end.
+    fn receiving<'a>(&self, room: &'a mut [u8]) -> RecvCall<'a> {
+        MemoryCall::new(self.now, self.anchor.clone(), Incoming::new(room, false), poll_no_link as fn() -> bool)
+            .blocking()
     }
 }
 
 /// Continues until the call waits or is over.
-fn send_on(sending: &mut Sending, pair: &Pair, call: &mut Call, mut next: Next<SendWait>) -> Next<SendWait> {
+fn send_on(sending: &mut Sending, pair: &Pair, call: &mut SendCall<'_>, mut next: Next<SendWait>) -> Next<SendWait> {
     while let Next::Again = next {
         next = sending.attempt(pair.connection(), call);
     }
     next
 }
 
-fn recv_on(receiving: &mut Receiving, pair: &Pair, call: &mut Call, mut next: Next<RecvWait>) -> Next<RecvWait> {
+fn recv_on(
+    receiving: &mut Receiving,
+    pair: &Pair,
+    call: &mut impl RecvSocket,
+    mut next: Next<RecvWait>,
+) -> Next<RecvWait> {
     while let Next::Again = next {
         next = receiving.attempt(pair.connection(), call);
     }
@@ -268,7 +169,7 @@ fn recv_on(receiving: &mut Receiving, pair: &Pair, call: &mut Call, mut next: Ne
 }
 
 /// A write of `len` bytes until it waits or is over.
-fn send(pair: &Pair, call: &mut Call, nonblocking: bool) -> (Sending, Next<SendWait>) {
+fn send(pair: &Pair, call: &mut SendCall<'_>, nonblocking: bool) -> (Sending, Next<SendWait>) {
     let mut sending = Sending::begin(pair.connection(), call, nonblocking);
     let next = send_on(&mut sending, pair, call, Next::Again);
     (sending, next)
@@ -280,13 +181,13 @@ const IDLE: Limit = Limit { deadline: None, idle: true };
 #[test]
 fn a_full_ring_ends_a_call_that_does_not_wait_and_holds_one_that_does() {
     let pair = Pair::linked();
-    let mut call = pair.call(5000);
+    let mut call = pair.sending(5000);
     let (_, next) = send(&pair, &mut call, true);
     assert!(matches!(next, Next::Done(Ok(4096))), "{next:?}");
-    assert_eq!((call.noted, call.waits), (4096, 0));
-    let (_, next) = send(&pair, &mut pair.call(1), true);
+    assert_eq!((call.moved, call.waits), (4096, 0));
+    let (_, next) = send(&pair, &mut pair.sending(1), true);
     assert!(matches!(next, Next::Done(Err(Errno::AGAIN))), "{next:?}");
-    let mut call = pair.call(1);
+    let mut call = pair.sending(1);
     let (mut sending, next) = send(&pair, &mut call, false);
     assert!(matches!(next, Next::Wait(SendWait::Room(IDLE))), "{next:?}");
     assert_eq!(call.waits, 1);
@@ -298,14 +199,17 @@ fn a_full_ring_ends_a_call_that_does_not_wait_and_holds_one_that_does() {
 #[test]
 fn a_blocked_call_polls_the_link_once() {
     let pair = Pair::linked();
-    let mut call = pair.call(10);
-    call.polls = VecDeque::from([true, true]);
+    let mut room = [0; 10];
+    let mut polls = VecDeque::from([true, true]);
+    let poll_link = || polls.pop_front().unwrap_or(false);
+    let mut call =
+        MemoryCall::new(pair.now, pair.anchor.clone(), Incoming::new(&mut room, false), poll_link).blocking();
     let mut receiving = Receiving::begin(pair.connection(), &mut call, 1, true);
     let next = receiving.attempt(pair.connection(), &mut call);
     assert!(matches!(next, Next::Again), "{next:?}");
     let next = recv_on(&mut receiving, &pair, &mut call, next);
     assert!(matches!(next, Next::Done(Err(Errno::AGAIN))), "{next:?}");
-    assert_eq!(call.polls.len(), 1);
+    assert_eq!(polls.len(), 1);
 }
 
 /// Breaks if a write waited for an answer to OPEN for another time than its link's patience, or continued while the
@@ -314,7 +218,7 @@ fn a_blocked_call_polls_the_link_once() {
 fn a_write_during_a_pledge_waits_for_the_answer_and_then_voids_it() {
     let pair = Pair::pledged(AnchorConfig::default());
     let patience = pair.near.lock(&pair.client).link().expect("its OPEN is on one").answer_patience().get();
-    let mut call = pair.call(10);
+    let mut call = pair.sending(10);
     let (mut sending, next) = send(&pair, &mut call, true);
     assert!(matches!(next, Next::Wait(SendWait::Peer { expected: Expected::Answer, limit: None, .. })), "{next:?}");
     assert_eq!(sending.waits_until(), Some(pair.now + patience));
@@ -335,7 +239,7 @@ fn a_write_during_a_pledge_waits_for_the_answer_and_then_voids_it() {
 #[test]
 fn a_write_during_a_pledge_goes_to_the_link_once_the_answer_is_there() {
     let pair = Pair::pledged(AnchorConfig::default());
-    let mut call = pair.call(10);
+    let mut call = pair.sending(10);
     let (mut sending, next) = send(&pair, &mut call, true);
     assert!(matches!(next, Next::Wait(_)), "{next:?}");
     pair.settle();
@@ -352,7 +256,7 @@ fn a_write_that_blocks_on_a_full_anchor_waits_longer_and_a_signal_voids_the_pled
     let config = AnchorConfig { send_capacity: 64, receive_capacity: 64, mode: DeliveryMode::Explicit };
     let mut pair = Pair::pledged(config);
     assert!(pair.anchor.try_write(&[1; 64]).is_ok());
-    let mut call = pair.call(10);
+    let mut call = pair.sending(10);
     let (mut sending, next) = send(&pair, &mut call, false);
     let Next::Wait(SendWait::Peer { expected: Expected::Answer, until, limit: Some(IDLE) }) = next else {
         panic!("{next:?}")
@@ -369,7 +273,7 @@ fn a_write_that_does_not_wait_leaves_the_pledge_where_the_anchor_is_full() {
     let config = AnchorConfig { send_capacity: 64, receive_capacity: 64, mode: DeliveryMode::Explicit };
     let mut pair = Pair::pledged(config);
     assert!(pair.anchor.try_write(&[1; 64]).is_ok());
-    let (_, next) = send(&pair, &mut pair.call(10), true);
+    let (_, next) = send(&pair, &mut pair.sending(10), true);
     assert!(matches!(next, Next::Done(Err(Errno::AGAIN))), "{next:?}");
     assert_eq!(pair.sink(), TxSink::Pledged);
     assert!(!pair.near.readiness().contains(Readiness::KERNEL_TX));
@@ -386,7 +290,7 @@ fn a_write_between_the_paths_waits_for_the_change() {
     let pair = Pair::linked();
     pair.near.lock(&pair.client).change(|stream| stream.demote(Reason::Requested));
     assert_eq!(pair.sink(), TxSink::Wait);
-    let mut call = pair.call(10);
+    let mut call = pair.sending(10);
     let (mut sending, next) = send(&pair, &mut call, true);
     let Next::Wait(SendWait::Peer { expected: Expected::Switch, until, limit: None }) = next else {
         panic!("{next:?}")
@@ -428,7 +332,8 @@ fn a_read_waits_for_what_comes_again() {
     pair.client.poll(pair.client.default_cq());
     pair.client.poll(pair.client.control_cq());
     pair.near.lock(&pair.client).change(|stream| stream.demote(Reason::Requested));
-    let mut call = pair.call(10);
+    let mut room = [0; 10];
+    let mut call = pair.receiving(&mut room);
     let mut receiving = Receiving::begin(pair.connection(), &mut call, 1, true);
     let next = recv_on(&mut receiving, &pair, &mut call, Next::Again);
     let Next::Wait(wait @ RecvWait::Replay(until)) = next else { panic!("{next:?}") };
@@ -437,14 +342,15 @@ fn a_read_waits_for_what_comes_again() {
     let next = receiving.resume(&mut call, wait, Waited::Again);
     let next = recv_on(&mut receiving, &pair, &mut call, next);
     assert!(matches!(next, Next::Done(Ok(5))), "{next:?}");
-    assert_eq!(&call.bytes[..5], b"again");
+    assert_eq!(&room[..5], b"again");
 }
 
 /// Breaks if a signal or a timeout ended a read although bytes have come meanwhile.
 #[test]
 fn a_read_takes_what_has_come_before_it_gives_up() {
     let pair = Pair::linked();
-    let mut call = pair.call(10);
+    let mut room = [0; 10];
+    let mut call = pair.receiving(&mut room);
     let mut receiving = Receiving::begin(pair.connection(), &mut call, 1, false);
     let next = recv_on(&mut receiving, &pair, &mut call, Next::Again);
     let Next::Wait(wait @ RecvWait::Data(IDLE)) = next else { panic!("{next:?}") };

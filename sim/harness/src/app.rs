@@ -5,12 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::{Anchor, AnchorError, Instant};
-use netacc_driver::{Endpoint, LinkIo, LockedStream, Readiness, Shutdown, StreamCell};
+use netacc_device::loopback::anchor::AnchorState;
+use netacc_device::{Anchor, AnchorError};
+use netacc_driver::{Endpoint, Readiness, Shutdown, StreamCell};
 use netacc_proto::{Failure, Reason};
 use netacc_socket::{
-    Connection, Errno, Expected, KernelError, Next, Receiving, RecvSocket, SendSocket, SendWait, Sending, Socket,
-    SwitchPatience, Waited,
+    Connection, Errno, Expected, Incoming, MemoryCall, MemorySocket, Next, Outgoing, Receiving, SendWait, Sending,
+    Waited,
 };
 
 use crate::connection::{key, SuspendedSend};
@@ -24,140 +25,30 @@ const DEMOTE_PATIENCE: Duration = Duration::from_secs(2);
 /// A call that goes round more often than this is lost. Arbitrary.
 const ROUNDS: u32 = 1000;
 
-/// The environment of a call: the kernel's socket, and the virtual time.
-struct Call<'a, B> {
-    now: Instant,
-    connection: Connection<'a>,
-    descriptor: &'a Descriptor,
-    bytes: B,
-}
-
-/// What a call sends.
-struct Outgoing<'a> {
-    bytes: &'a [u8],
-    more: bool,
-    patience: &'a SwitchPatience,
-    /// The peer takes no more.
-    refused: bool,
-}
-
-/// Where a call receives.
-struct Incoming<'a> {
-    room: &'a mut [u8],
-    peek: bool,
-}
-
-fn kernel_error(error: &AnchorError) -> KernelError {
-    match error {
-        AnchorError::WouldBlock => KernelError::WouldBlock,
-        AnchorError::Os(e) => KernelError::from(Errno(e.raw_os_error().unwrap_or(0))),
-        _ => KernelError::Call(Errno(0)),
-    }
-}
-
-impl<B> Socket for Call<'_, B> {
-    fn now(&self) -> Instant {
-        self.now
+impl MemorySocket for &Descriptor {
+    fn state(&self) -> AnchorState {
+        Descriptor::state(self)
     }
 
-    fn is_nonblocking(&self) -> bool {
-        true
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    fn begin_wait(&mut self) {}
-
-    fn is_broken(&self) -> bool {
-        self.descriptor.is_over()
-    }
-
-    fn poll_link(&mut self) -> bool {
-        self.connection.poll_link()
-    }
-}
-
-impl SendSocket for Call<'_, Outgoing<'_>> {
-    fn len(&self) -> usize {
-        self.bytes.bytes.len()
-    }
-
-    fn send_kernel(&mut self, skip: usize) -> Result<usize, KernelError> {
-        self.descriptor.write(&self.bytes.bytes[skip..]).map_err(|e| kernel_error(&e))
-    }
-
-    fn send_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<LinkIo> {
-        Some(stream.send_slice(&self.bytes.bytes[skip..], self.bytes.more))
-    }
-
-    fn refused_len(&mut self, skip: usize) -> Option<usize> {
-        self.bytes.refused = true;
-        Some(self.len() - skip)
-    }
-
-    fn is_full(&self) -> bool {
-        self.unacknowledged() > 0
+    fn is_over(&self) -> bool {
+        Descriptor::is_over(self)
     }
 
     fn has_room(&self) -> bool {
-        self.descriptor.events() & OUT != 0
+        self.events() & OUT != 0
     }
 
-    fn has_room_for_some(&self) -> bool {
-        self.descriptor.state().writable
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, AnchorError> {
+        Descriptor::write(self, bytes)
     }
 
-    fn unacknowledged(&self) -> u64 {
-        self.descriptor.state().unsent as u64
+    fn read(&mut self, room: &mut [u8]) -> Result<usize, AnchorError> {
+        Descriptor::read(self, room)
     }
 
-    fn switch_patience(&self) -> &SwitchPatience {
-        self.bytes.patience
+    fn peek(&mut self, room: &mut [u8]) -> Result<usize, AnchorError> {
+        Descriptor::peek(self, room)
     }
-
-    fn note_sent(&mut self, _: usize) {}
-}
-
-impl RecvSocket for Call<'_, Incoming<'_>> {
-    fn len(&self) -> usize {
-        self.bytes.room.len()
-    }
-
-    fn is_peek(&self) -> bool {
-        self.bytes.peek
-    }
-
-    fn recv_kernel(&mut self, skip: usize, limit: u64) -> Result<usize, KernelError> {
-        let room = &mut self.bytes.room[skip..];
-        let len = room.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
-        let room = &mut room[..len];
-        let result = if self.bytes.peek { self.descriptor.peek(room) } else { self.descriptor.read(room) };
-        result.map_err(|e| kernel_error(&e))
-    }
-
-    fn recv_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<usize> {
-        let n = stream.peek_slice(&mut self.bytes.room[skip..], 0);
-        if !self.bytes.peek {
-            stream.consume_link(n);
-        }
-        Some(n)
-    }
-
-    fn unread(&self) -> u64 {
-        self.descriptor.state().unread as u64
-    }
-
-    fn has_deferred_error(&self) -> bool {
-        false
-    }
-
-    fn take_deferred_error(&mut self) -> Option<Errno> {
-        None
-    }
-
-    fn note_received(&mut self, _: usize) {}
 }
 
 /// How a call ends with this error.
@@ -184,8 +75,9 @@ impl World {
         buf.resize(want.max(1), 0);
         let claimed = cell.readiness();
         let connection = Connection { endpoint: &endpoint, cell: &cell };
-        let descriptor = &self.connections[c].sides[s].descriptor;
-        let mut call = Call { now: self.now, connection, descriptor, bytes: Incoming { room: &mut buf, peek } };
+        let descriptor = &*self.connections[c].sides[s].descriptor;
+        let incoming = Incoming::new(&mut buf, peek);
+        let mut call = MemoryCall::new(self.now, descriptor, incoming, || connection.poll_link());
         let mut receiving = Receiving::begin(connection, &mut call, 1, true);
         let mut next = Next::Again;
         let mut attempts = 0;
@@ -240,8 +132,8 @@ impl World {
         let side = &self.connections[c].sides[s];
         let Some(process) = &self.processes[side.process] else { return Ok(Io::Blocked) };
         let connection = Connection { endpoint: &endpoint, cell: &cell };
-        let outgoing = Outgoing { bytes: &buf, more, patience: &process.switch_patience, refused: false };
-        let mut call = Call { now: self.now, connection, descriptor: &side.descriptor, bytes: outgoing };
+        let outgoing = Outgoing::new(&buf, more, &process.switch_patience);
+        let mut call = MemoryCall::new(self.now, &*side.descriptor, outgoing, || connection.poll_link());
         let mut looked = suspended.is_some();
         let (mut sending, mut next) = match suspended {
             Some(SuspendedSend { mut sending, waited }) => {
@@ -283,7 +175,7 @@ impl World {
                 Next::Done(Err(error)) => break (failed(error), None),
             };
         };
-        let refused = call.bytes.refused;
+        let refused = call.bytes.is_refused();
         if matches!(io, Io::Error(_)) {
             honest(&endpoint, &cell, (c, s))?;
         }

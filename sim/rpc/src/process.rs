@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use netacc_device::loopback::anchor::InMemoryAnchor;
 use netacc_device::middleware::SplitMix64;
-use netacc_device::{Anchor, AnchorError, DeviceError, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, LinkIo, LockedStream, Readiness, ReadySink, Sharing, StreamCell};
+use netacc_device::{Anchor, DeviceError, Instant};
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, StreamCell};
 use netacc_modelled::HostDevice;
 use netacc_proto::{CacheConfig, RxSource, TxSink};
 use netacc_socket::{
-    Connection, Errno, KernelError, Next, Receiving, RecvSocket, SendSocket, SendWait, Sending, Socket, SwitchPatience,
-    Waited,
+    Connection, Incoming, MemoryCall, Next, Outgoing, Receiving, SendWait, Sending, SwitchPatience, Waited,
 };
 
 /// A promise that a run found broken.
@@ -218,129 +217,25 @@ fn word(salt: u64, index: u64) -> u64 {
 /// Attempts of a call at a stream that changes meanwhile. Arbitrary: bounds what must end by itself.
 const MAX_ATTEMPTS: u32 = 100;
 
-/// The environment of a call on a simulated host: the socket under the stream, and what the call moves.
-struct Call<'a, B> {
-    now: Instant,
-    anchor: &'a mut InMemoryAnchor,
-    bytes: B,
-    /// Of this call alone: a call that would wait ends.
-    patience: SwitchPatience,
-}
+type SendCall<'a> = MemoryCall<InMemoryAnchor, Outgoing<'a>, fn() -> bool>;
 
-impl<B> Socket for Call<'_, B> {
-    fn now(&self) -> Instant {
-        self.now
-    }
-
-    fn is_nonblocking(&self) -> bool {
-        true
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    fn begin_wait(&mut self) {}
-
-    fn is_broken(&self) -> bool {
-        self.anchor.is_over()
-    }
-
-    /// The process has polled all of its links in this turn, see [`look`].
-    fn poll_link(&mut self) -> bool {
-        false
-    }
-}
-
-impl SendSocket for Call<'_, &[u8]> {
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn send_kernel(&mut self, skip: usize) -> Result<usize, KernelError> {
-        self.anchor.try_write(&self.bytes[skip..]).map_err(|error| kernel_error(&error))
-    }
-
-    fn send_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<LinkIo> {
-        Some(stream.send_slice(&self.bytes[skip..], false))
-    }
-
-    fn refused_len(&mut self, skip: usize) -> Option<usize> {
-        Some(self.bytes.len() - skip)
-    }
-
-    fn is_full(&self) -> bool {
-        self.unacknowledged() > 0
-    }
-
-    fn has_room(&self) -> bool {
-        self.anchor.state().writable
-    }
-
-    fn has_room_for_some(&self) -> bool {
-        self.has_room()
-    }
-
-    fn unacknowledged(&self) -> u64 {
-        self.anchor.state().unsent as u64
-    }
-
-    fn switch_patience(&self) -> &SwitchPatience {
-        &self.patience
-    }
-
-    fn note_sent(&mut self, _: usize) {}
-}
-
-impl RecvSocket for Call<'_, &mut [u8]> {
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn is_peek(&self) -> bool {
-        false
-    }
-
-    fn recv_kernel(&mut self, skip: usize, limit: u64) -> Result<usize, KernelError> {
-        let room = &mut self.bytes[skip..];
-        let most = room.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
-        self.anchor.try_read(&mut room[..most]).map_err(|error| kernel_error(&error))
-    }
-
-    fn recv_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<usize> {
-        let count = stream.peek_slice(&mut self.bytes[skip..], 0);
-        stream.consume_link(count);
-        Some(count)
-    }
-
-    fn unread(&self) -> u64 {
-        self.anchor.unread()
-    }
-
-    fn has_deferred_error(&self) -> bool {
-        false
-    }
-
-    fn take_deferred_error(&mut self) -> Option<Errno> {
-        None
-    }
-
-    fn note_received(&mut self, _: usize) {}
-}
-
-fn kernel_error(error: &AnchorError) -> KernelError {
-    match error {
-        AnchorError::WouldBlock => KernelError::WouldBlock,
-        AnchorError::Os(error) => KernelError::from(Errno(error.raw_os_error().unwrap_or(0))),
-        _ => KernelError::Call(Errno(0)),
-    }
+/// The process has polled all of its links in this turn, see [`look`].
+fn poll_no_link() -> bool {
+    false
 }
 
 impl End<'_> {
     /// Writes some of the bytes, wherever the stream goes; how many.
     fn send(&mut self, bytes: &[u8], now: Instant) -> usize {
         let connection = Connection { endpoint: self.endpoint, cell: self.cell };
-        let mut call = Call { now, anchor: &mut *self.anchor, bytes, patience: SwitchPatience::new() };
+        // Of this call alone: a call that would wait ends.
+        let patience = SwitchPatience::new();
+        let mut call = MemoryCall::new(
+            now,
+            self.anchor.clone(),
+            Outgoing::new(bytes, false, &patience),
+            poll_no_link as fn() -> bool,
+        );
         let mut sending = Sending::begin(connection, &mut call, true);
         let mut next = Next::Again;
         for _ in 0..MAX_ATTEMPTS {
@@ -360,7 +255,7 @@ impl End<'_> {
     /// Reads what there is, wherever it comes from; how many bytes.
     fn receive(&mut self, bytes: &mut [u8], now: Instant) -> usize {
         let connection = Connection { endpoint: self.endpoint, cell: self.cell };
-        let mut call = Call { now, anchor: &mut *self.anchor, bytes, patience: SwitchPatience::new() };
+        let mut call = MemoryCall::new(now, self.anchor.clone(), Incoming::new(bytes, false), poll_no_link);
         let mut receiving = Receiving::begin(connection, &mut call, 1, true);
         for _ in 0..MAX_ATTEMPTS {
             match receiving.attempt(connection, &mut call) {
@@ -414,10 +309,10 @@ impl End<'_> {
 
 /// Whether what a call would wait for has come. If that is the answer to an OPEN and it has not, the program does something else
 /// meanwhile.
-fn has_come(connection: Connection<'_>, call: &Call<'_, &[u8]>, wait: SendWait) -> bool {
+fn has_come(connection: Connection<'_>, call: &SendCall<'_>, wait: SendWait) -> bool {
     let SendWait::Peer { expected, .. } = wait else { return false };
     connection.cell.lock(connection.endpoint).change(|stream| {
-        stream.progress_anchor(call.anchor.is_ended());
+        stream.progress_anchor(call.socket().is_ended());
         let come = expected.is_done(stream, call);
         if !come && stream.tx_sink() == TxSink::Pledged {
             stream.wait_for_pledge();
