@@ -214,7 +214,7 @@ fn lower_pair(pair: [c_int; 2]) -> [c_int; 2] {
         let flags = io::fcntl_getfd(borrowed(pair[0])).unwrap_or(FdFlags::empty());
         pair.into_iter().for_each(close);
         // There is room: two were closed.
-        [first, second].map(|high| copy_with(high.as_raw_fd(), 0, flags).unwrap_or(high.into_raw_fd()))
+        [first, second].map(|high| copy_with(high.as_raw_fd(), 0, flags).unwrap_or_else(|| high.into_raw_fd()))
     })
 }
 
