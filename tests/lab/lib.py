@@ -19,6 +19,8 @@ COMMAND_SECONDS = 100
 ANSWER_SECONDS = 30  # far longer than a host with other work takes for nothing at all
 # The same, for commands that are repeated until they show something.
 PATIENCE_SECONDS = 100
+# Of a server, which is there until the last of those commands has ended.
+SERVER_SECONDS = PATIENCE_SECONDS + 2 * COMMAND_SECONDS
 
 # Whether packets go to the other host, if there is one, and come back: nothing listens at that port.
 REACHES_PEER = '[ -z "$NETACC_LAB_PEER" ] || (: <"/dev/tcp/$NETACC_LAB_PEER/9") 2>&1 | grep -q refused'
@@ -78,7 +80,7 @@ class UpLab:
         assert result.returncode == 0, f"{command}: {result.returncode}\n{result.stdout}\n{result.stderr}"
         return result.stdout
 
-    def start(self, host: int, *command: str, seconds: int = COMMAND_SECONDS) -> subprocess.Popen[str]:
+    def start(self, host: int, *command: str, seconds: int = SERVER_SECONDS) -> subprocess.Popen[str]:
         """Start a command on a host; it is ended with the test, or after so long."""
         process = subprocess.Popen(
             self.argv(host, command, seconds),

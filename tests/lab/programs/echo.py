@@ -34,6 +34,14 @@ def read(connection: socket.socket, count: int) -> bytes:
     return b"".join(parts)
 
 
+def check(number: int, answer: bytes, message: bytes) -> None:
+    """Ends the program if the answer is not the message: an end of the stream is no wrong byte."""
+    if answer != message[: len(answer)]:
+        sys.exit(f"answer {number} differs from what was sent")
+    if len(answer) < len(message):
+        sys.exit(f"answer {number} ends after {len(answer)} of {len(message)} bytes")
+
+
 def answer(connection: socket.socket) -> None:
     while header := read(connection, 4):
         connection.sendall(header + read(connection, int.from_bytes(header, "big")))
@@ -69,8 +77,7 @@ def ask_in_turn(address: str, port: int, count: int, connections: int) -> None:
         connection = socket.create_connection((address, port))
         for number in range(count):
             connection.sendall(message)
-            if read(connection, len(message)) != message:
-                sys.exit(f"answer {number} differs from what was sent")
+            check(number, read(connection, len(message)), message)
         connection.sendall(bytes(4))
         left_open.append(connection)
     print("answered as", os.getpid(), flush=True)
@@ -113,18 +120,17 @@ def forking(address: str, port: int) -> None:
 
 
 def ask(address: str, port: int, count: int, connections: int = 1, rounds: int = 1) -> None:
-    """Messages of many lengths, larger than the rings too."""
+    """Messages of many lengths, larger than the rings too, and of other bytes on each connection."""
     draw = random.Random(7)
     for _ in range(rounds):
         opened = [socket.create_connection((address, port)) for _ in range(connections)]
         for number in range(count):
             length = draw.choice([1, 100, 4000, 20_000, 300_000 if number % 50 == 0 else 500])
-            message = length.to_bytes(4, "big") + draw.randbytes(length)
-            for connection in opened:
+            messages = [length.to_bytes(4, "big") + draw.randbytes(length) for _ in opened]
+            for connection, message in zip(opened, messages, strict=True):
                 connection.sendall(message)
-            for connection in opened:
-                if read(connection, len(message)) != message:
-                    sys.exit(f"answer {number} differs from what was sent")
+            for connection, message in zip(opened, messages, strict=True):
+                check(number, read(connection, len(message)), message)
         for connection in opened:
             connection.close()
     print(f"{count} answers as asked", flush=True)
