@@ -14,11 +14,13 @@ from tests.suites.runs import Mode
 UNITS = (
     "unit/acl", "unit/auth", "unit/client-eviction", "unit/info", "unit/introspection",
     "unit/introspection-2", "unit/limits", "unit/multi", "unit/networking", "unit/obuf-limits",
-    "unit/pause", "unit/pendingquerybuf", "unit/protocol", "unit/pubsub", "unit/querybuf", "unit/quit",
-    "unit/replybufsize", "unit/shutdown", "unit/tracking", "unit/wait", "integration/block-repl",
-    "integration/failover", "integration/psync2-reg", "integration/redis-benchmark",
-    "integration/redis-cli", "integration/replication", "integration/replication-2",
-    "integration/replication-3", "integration/replication-buffer", "integration/replication-psync",
+    "unit/pause", "unit/pendingquerybuf", "unit/protocol", "unit/pubsub", "unit/pubsubshard",
+    "unit/querybuf", "unit/quit", "unit/replybufsize", "unit/shutdown", "unit/tracking", "unit/wait",
+    "integration/block-repl", "integration/failover", "integration/psync2-reg",
+    "integration/redis-benchmark", "integration/redis-cli", "integration/replication",
+    "integration/replication-2",
+    "integration/replication-3", "integration/replication-buffer",
+    "integration/replication-psync",
     "integration/shutdown",
 )  # fmt: skip
 _KINDS = {
