@@ -149,8 +149,7 @@ impl Endpoint {
         let links = self.links.read();
         let Some(link) = links.get(&qp).filter(|link| !link.is_dying()) else { return Look::Unusable };
         let tx = link.tx.lock();
-        let has_room = tx.proto.has_room() && self.config.sharing.permits(&link.caps, tx.proto.streams());
-        match (tx.proto.is_ready(), has_room) {
+        match (tx.proto.is_ready(), tx.proto.has_room()) {
             (false, _) => Look::NotReady,
             (true, true) => Look::Usable,
             (true, false) => Look::Unusable,
