@@ -264,6 +264,12 @@ job_ns3() { # the ns-3 module: closed forms, the same traces as the plain networ
     done
 }
 
+job_sim-tools() { # what `netacc sim` needs: the Python environment .venv, and the simulator program
+    need_lab
+    need_ns3
+    say "ready: netacc sim list"
+}
+
 job_studies() { # scenarios, their tools, and simulation against closed forms and published results (arguments: for pytest)
     need_lab
     need_ns3

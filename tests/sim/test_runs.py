@@ -364,9 +364,13 @@ def test_the_command(write: Write, runs: Path, tmp_path: Path, capsys: pytest.Ca
     events = sum(run.meta["events"] for run in Store(runs).all())
     assert planned["events"] / 3 < events < planned["events"] * 3
     page = (tmp_path / "out/small.html").read_text()
-    assert page.count("data:image/svg+xml") == 2
+    # Tails, latency and rate by delay, and rate over time.
+    assert page.count("data:image/svg+xml") == 4
     assert "What does a request take" in page
-    assert pq.read_table(tmp_path / "out/small.parquet").num_rows == 4
+    assert "Seeds: 1, 2. Profiles: device roce-100g; host free; stack netacc." in page
+    assert "[[workload]]" in page, "the scenario is there"
+    kept = pq.read_table(tmp_path / "out/small.parquet")
+    assert [row["topology.delay"] for row in kept.to_pylist()] == ["1us", "1us", "3us", "3us"]
     assert main(["list", "--made", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 4
     assert main(["list"]) == 0
@@ -375,6 +379,74 @@ def test_the_command(write: Write, runs: Path, tmp_path: Path, capsys: pytest.Ca
     assert "ready ones" in capsys.readouterr().err
     assert main(["run", str(file), "--set", "topology.delay=7"]) == 2
     assert main(["run", str(file), "--seeds", "x"]) == 2
+
+
+def test_no_run_at_a_time_is_refused(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """Breaks if `--jobs 0` makes as many runs at a time as there are processors."""
+    for jobs in ("0", "-1"):
+        assert main(["sweep", str(write()), "--jobs", jobs]) == 2
+        assert f"{jobs} runs at a time: at least 1" in capsys.readouterr().err
+
+
+def test_late_links_are_told(write: Write, runs: Path) -> None:
+    """Breaks if a reader takes figures of TCP for those of links, or is warned of links that were early."""
+    late = study(write(('"100us"', '"0s"'), ('"1ms"', '"8ms"')), seeds=[1], engine=SerialEngine())
+    assert [note.partition(": ")[2] for note in late.notes()] == [
+        "4 connections went onto links after the warm-up: the figures are of TCP and links"
+    ]
+    early = study(write(), seeds=[1], engine=SerialEngine())
+    assert early.notes() == []
+    assert len(Store(runs).all()) == 2
+
+
+def test_stacks_of_different_machines_are_not_ranked(write: Write, runs: Path) -> None:
+    """Breaks if costs that were fitted on different machines are compared without a word."""
+    host = ("[measure]", '[host]\nprofile = "two-cores"\n[measure]')
+    of_one = {"stack.kind": ["netacc", "kernel-tcp"]}
+    of_two = {"stack.kind": ["kernel-tcp", "gazelle-like"]}
+    assert study(write(host), sweep=of_one, seeds=[1], engine=SerialEngine()).notes() == []
+    (note,) = study(write(host), sweep=of_two, seeds=[1], engine=SerialEngine()).notes()
+    assert "gazelle-like (8 Arm processors), kernel-tcp (ecs.g8ae.4xlarge)" in note
+    assert len(Store(runs).all()) == 3
+
+
+def test_frames_that_pfc_loses_are_told(write: Write, runs: Path) -> None:
+    """Breaks if a network that should lose nothing does, and the report is silent."""
+    incast = ('name = "get"', 'name = "get"\nkind = "incast"')
+    file = write(incast, ('request = "64B"', 'request = "1MiB"'))
+    assert study(file, seeds=[1], engine=SerialEngine()).notes() == []
+    (run,) = Store(runs).all()
+    # No scenario comes to this, as buffers are checked before: the record is made up.
+    meta = json.loads(json.dumps(run.meta))
+    meta["network"]["dropped"] = 7
+    meta["scenario"]["network"]["switch"]["pfc"] = True
+    (run.folder / "meta.json").write_text(json.dumps(meta))
+    again = study(file, seeds=[1], engine=SerialEngine())
+    assert [note.partition(": ")[2] for note in again.notes()] == [
+        "7 frames were dropped, although pfc should lose none"
+    ]
+
+
+def test_requests_that_wait_for_links_are_late(write: Write, runs: Path) -> None:
+    """Breaks if a request's wait for its connection's link is nobody's latency, or the request is lost."""
+    burst = ('name = "get"', 'name = "get"\nkind = "incast"')
+    memory = ("[measure]", '[stack]\nanchor = "memory"\n[measure]')
+    study(write(burst, memory, ('"100us"', '"0s"')), seeds=[1], engine=SerialEngine())
+    (run,) = Store(runs).all()
+    group = run.meta["groups"][0]
+    # Either end makes a queue pair and connects it, 0.89 ms each. The measured span ends before that.
+    assert group["samples"] == 4
+    assert group["min_ns"] > 1_700_000
+
+
+def test_tcp_has_a_trace(write: Write, runs: Path) -> None:
+    """Breaks if the hash of a run on TCP does not depend on it."""
+    stack = ("[measure]", '[stack]\nkind = "kernel-tcp"\n[measure]')
+    found = study(write(stack), engine=SerialEngine())
+    later = study(write(stack, ('delay = "1us"', 'delay = "2us"')), engine=SerialEngine())
+    hashes = {run.meta["trace_hash"] for each in (found, later) for run in each.points[0].runs}
+    assert len(hashes) == 4
+    assert len(Store(runs).all()) == 4
 
 
 def test_netacc_starts_it() -> None:
@@ -411,6 +483,31 @@ def test_intervals() -> None:
     several = stats.percentile([histogram(500, shift) for shift in (0, 50, 100)], 50)
     assert several.low is not None
     assert several.high is not None
-    # Medians of the runs are about 1500, 1550 and 1600, each give or take 25.
+    # Medians of the runs are about 1500, 1550 and 1600, each give or take 25: 4.3 times 29 beside the middle.
     assert several.value is not None
-    assert 1480 < several.low < several.value < several.high < 1650
+    assert 1370 < several.low < 1480 < several.value < 1620 < several.high < 1730
+
+
+@pytest.mark.parametrize("percent", [50.0, 95.0])
+def test_intervals_cover_what_they_promise(percent: float) -> None:
+    """Breaks if a 95 % interval of a percentile over three seeds covers the true one less often."""
+    rng = np.random.default_rng(5)
+
+    def requests(runs: int, each: int) -> np.ndarray:
+        # Runs differ, and requests within a run: a long tail, in nanoseconds.
+        return 100_000 * np.exp(rng.normal(0, 0.05, (runs, 1)) + rng.normal(0, 0.3, (runs, each)))
+
+    true = float(np.percentile(requests(20_000, 100), percent))
+    trials, covered = 400, 0
+    for _ in range(trials):
+        histograms = []
+        for run in requests(3, 300):
+            histograms.append(HdrHistogram(1, 3_600_000_000_000, 3))
+            for value in run:
+                histograms[-1].record_value(int(value))
+        found = stats.percentile(histograms, percent)
+        assert found.low is not None
+        assert found.high is not None
+        covered += found.low <= true <= found.high
+    # Three standard errors of 400 trials are 3.3 %.
+    assert covered / trials > 0.917

@@ -60,6 +60,15 @@ WRONG = [
     (('rate = "25Gbit/s"', 'rat = "25Gbit/s"'), "topology.rat", "no such key; there are delay, hosts"),
     (('kind = "star"', 'kind = "ring"'), "topology.kind", "'star'"),
     (('kind = "star"', 'kind = "leaf-spine"'), "topology.hosts", "has no effect on leaf-spine"),
+    (("[device]", '[topology.switch]\necn-min = "300kB"\n[device]'), "ecn-min", "more than ecn-max, 200000"),
+    (("[device]", '[topology.switch]\npfc-xon = "101kB"\n[device]'), "pfc-xon", "more than pfc-xoff, 100000"),
+    (("[device]", '[topology.switch]\nport-buffer = "1B"\n[device]'), "port-buffer", "a frame has up to 4198"),
+    (("[device]", '[topology.switch]\nshared-buffer = "4KiB"\n[device]'), "shared-buffer", "gets 2048 bytes"),
+    (("hosts = 3", "hosts = 33\nswitch.pfc = true"), "port-buffer", "would be dropped"),
+    (("hosts = 3", 'hosts = 3\nloss = "150%"'), "topology.loss", "at most 100%"),
+    (('response = "1KiB"', 'response = "10GiB"'), "workload.0", "at most 2147483647 bytes"),
+    (('duration = "1ms"', 'duration = "0s"'), "measure.duration", "at least 1ns"),
+    (('duration = "1ms"', 'duration = "1ms"\nstall = "0s"'), "measure.stall", "at least 1ns"),
     (("hosts = 3", "hosts = 2"), "workload", "room for 2 hosts"),
     (("hosts = 3", 'hosts = 3\nplacement = "spread"'), "topology.placement", "has no effect on star"),
     (('"roce-100g"', '"roce-1g"'), "device.profile", "there are erdma-proxy, ideal, roce-100g"),
@@ -163,14 +172,14 @@ def test_a_sweep_is_checked_before_it_runs(write: Write) -> None:
 def test_declared_parameters_reach_the_resolved_form(write: Write, table: str) -> None:
     """Breaks if a parameter that a model declares cannot be set, or its value gets lost."""
     key = {"device": "device", "switch": "topology.switch"}[table]
-    other = {"count": 77, "factor": 0.25, "time": "77ns", "size": "77B", "share": "77ppm"}
+    other = {"count": 77, "factor": 0.25, "time": "77ns", "size": "90kB", "share": "77ppm"}
     for each in declared.TABLES[table]:
         if each.name in ("rate-control", "window"):
             continue
         value = other.get(each.unit, each.choices[-1] if each.choices else not each.default)
         resolved = runs(write(), sweep={f"{key}.{each.name}": [value]})[0].resolved
         objects = {**resolved["device"], "switch": resolved["network"]["switch"]}
-        expected = 77 if each.unit in ("time", "size", "share") else value
+        expected = {"time": 77, "size": 90_000, "share": 77}.get(each.unit, value)
         assert objects[each.section][each.key] == expected, each.name
 
 

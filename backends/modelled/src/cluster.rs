@@ -86,9 +86,14 @@ impl Cluster {
         self.with(|s| s.net.advance(end));
     }
 
-    /// A hash over every delivered packet and its time.
+    /// A hash over every delivered packet, whatever [TCP](Cluster::note_tcp) has brought, and their times.
     pub fn trace(&self) -> TraceHash {
         self.with(|s| s.net.trace().clone())
+    }
+
+    /// The simulator's own TCP has brought something now: it becomes a part of the trace.
+    pub fn note_tcp(&self, words: &[u64]) {
+        self.with(|s| s.net.note_tcp(words));
     }
 
     /// The counters of a host's NIC.

@@ -99,6 +99,13 @@ impl Net {
         }
     }
 
+    /// A simulator that carries TCP has brought something.
+    pub(crate) fn note_tcp(&mut self, words: &[u64]) {
+        if let Net::Driven(driven) = self {
+            driven.trace.note_words(driven.now, words);
+        }
+    }
+
     /// Cuts the cable of a host, or repairs it; a simulator has its own ways.
     pub(crate) fn set_cut(&mut self, host: usize, cut: bool) {
         match self {

@@ -28,8 +28,8 @@ pub fn run(args: &SimArgs) -> ExitCode {
     let found = interpreters().into_iter().find(|python| has_tools(python));
     let Some(python) = found else {
         eprintln!(
-            "netacc sim: no Python with the package netacc_lab and what it needs. In a checkout `ci/run.sh setup` and \
-             `ci/run.sh studies` make one; NETACC_PYTHON names another."
+            "netacc sim: no Python has the package netacc_lab. In a checkout `ci/run.sh sim-tools` makes one, in .venv, \
+             and the simulator; then start netacc in the checkout. NETACC_PYTHON names another one."
         );
         return ExitCode::from(UNAVAILABLE);
     };

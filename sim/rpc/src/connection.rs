@@ -137,8 +137,10 @@ impl Connection {
         while let Some(request) = self.source.take(now) {
             self.ends[0] += u64::from(request.request_bytes);
             self.ends[1] += u64::from(request.response_bytes);
+            // A short connection's time to connect is measured apart.
+            let begun = if self.short.is_some() { now } else { request.begun };
             self.asked.push_back(Exchange {
-                begun: request.begun,
+                begun,
                 request_bytes: request.request_bytes,
                 response_bytes: request.response_bytes,
                 request_end: self.ends[0],

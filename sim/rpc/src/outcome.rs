@@ -144,7 +144,7 @@ impl Run {
         self.broken.as_ref()
     }
 
-    /// A hash over every packet that was delivered, and when.
+    /// A hash over every packet that was delivered, everything that a simulator's TCP has brought, and when.
     pub fn trace(&self) -> TraceHash {
         self.cluster.trace()
     }

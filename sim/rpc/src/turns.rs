@@ -31,8 +31,10 @@ impl Run {
         self.cluster.set_now(now);
         let hosts = [connection.client as usize, connection.server as usize];
         let host = hosts[side];
+        let serial = connection.salt;
         if let Some(mut end) = connection.end(&self.endpoints[host], side) {
             end.look_at_anchor();
+            self.cluster.note_tcp(&[serial + side as u64, end.unread()]);
         }
         let waits = std::mem::take(&mut connection.blocked[1 - side]);
         self.hosts[host].ready.note(number);

@@ -120,7 +120,8 @@ pub struct Recorded {
 /// When requests come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// A request when one was answered, and a pause has passed: so many at a time at most.
+    /// A request when one was answered, and a pause has passed: so many at a time at most. The latency of the first ones
+    /// counts from when they were due.
     Closed {
         /// Requests unanswered at a time; at least 1.
         depth: u32,
@@ -273,6 +274,8 @@ impl Source {
                 self.plan_for(next);
                 due
             }
+            // A connection that could not be used in time made its first requests late, and they have waited.
+            Arrival::Closed { depth, .. } if self.asked <= u64::from(depth) => due,
             _ => now,
         };
         Some(Request { begun, request_bytes, response_bytes })
@@ -351,6 +354,18 @@ mod tests {
         assert_eq!(source.take(at(14)), None);
         assert!(source.take(at(15)).is_some());
         assert_eq!(source.due(), None);
+    }
+
+    // Breaks if the time that a closed loop waits for its connection, before its first requests, is nobody's latency.
+    #[test]
+    fn first_requests_wait_for_their_connection() {
+        let at = |n| Instant::ZERO + us(n);
+        let plan = conversation(Arrival::Closed { depth: 2, think: Pause::Fixed(Duration::ZERO) });
+        let mut source = Source::new(Conversation { start: at(3), ..plan });
+        let first: Vec<Option<Instant>> = (0..2).map(|_| source.take(at(20)).map(|r| r.begun)).collect();
+        assert_eq!(first, [Some(at(3)); 2]);
+        source.handle_answer(at(30));
+        assert_eq!(source.take(at(31)).map(|r| r.begun), Some(at(31)));
     }
 
     // Breaks if requests of an open loop wait for answers, or their latency begins when they could be sent.

@@ -45,10 +45,12 @@ fn a_round_trip_takes_what_its_parts_take() {
     assert!(outcome.complete);
     // Two links, the switch stores and forwards; frame, RETH and immediate with each message.
     let way = |bytes: u64, fetch: u64| 100 + 200 + fetch + 2 * (82 + 16 + 4 + bytes + 1000) + 500 + 300;
-    let latencies = &outcome.measured[0].latencies_ns;
+    // The first request waits for the link.
+    let (first, latencies) = outcome.measured[0].latencies_ns.split_first().expect("were answered");
     let usual = way(64, 400) + way(1000, 400);
     let exact = latencies.iter().filter(|l| **l == usual).count();
     assert!(exact >= 15, "{usual}: {latencies:?}");
+    assert!(*first > 2 * usual, "{usual}: {first}");
     // Now and then an acknowledgement or a credit word is on the way of a message.
     assert!(latencies.iter().all(|l| (usual..usual + 500).contains(l)), "{usual}: {latencies:?}");
 }

@@ -200,7 +200,8 @@ fn who_makes_links_slows_the_application_on_one_core() {
         let outcome = run_on(vec![None, Some(helping(cores)), None], true, plans());
         assert_eq!((outcome.set_up.links_made, outcome.set_up.links_failed), (2, 0));
         let usual = median(&outcome, 0);
-        let longest = outcome.measured[0].latencies_ns.iter().max().copied().unwrap_or_default();
+        // The first request has waited for its own link.
+        let longest = outcome.measured[0].latencies_ns.iter().skip(1).max().copied().unwrap_or_default();
         // The request that finds the helper at work came at most one round after that began.
         let waited = longest - usual;
         let range = if slowed { 300_000 - usual..300_001 } else { 0..2_000 };

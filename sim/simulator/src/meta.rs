@@ -77,6 +77,8 @@ pub(crate) struct LinkCounts {
     /// Times that a connection asked for a link.
     pub(crate) asked: u64,
     pub(crate) promoted: u64,
+    /// Of `promoted`, those after the warm-up.
+    pub(crate) promoted_late: u64,
     /// Promotions that were cancelled.
     pub(crate) voided: u64,
 }
@@ -107,6 +109,7 @@ pub(crate) struct Latency {
     pub(crate) min_ns: u64,
     pub(crate) p50_ns: u64,
     pub(crate) p90_ns: u64,
+    pub(crate) p95_ns: u64,
     pub(crate) p99_ns: u64,
     pub(crate) p999_ns: u64,
     pub(crate) max_ns: u64,
@@ -133,7 +136,7 @@ pub(crate) struct Meta<'a> {
     pub(crate) scenario: &'a Scenario,
     pub(crate) code_version: &'a str,
     pub(crate) ns3_version: &'a str,
-    /// The delivery-trace hash: the same for the same scenario and code.
+    /// The hash over everything that was delivered, TCP's bytes included: the same for the same scenario and code.
     pub(crate) trace_hash: String,
     pub(crate) deliveries: u64,
     pub(crate) simulated_ns: u64,
@@ -164,6 +167,7 @@ impl Latency {
             min_ns: if histogram.is_empty() { 0 } else { histogram.min() },
             p50_ns: quantile(0.5),
             p90_ns: quantile(0.9),
+            p95_ns: quantile(0.95),
             p99_ns: quantile(0.99),
             p999_ns: quantile(0.999),
             max_ns: histogram.max(),
@@ -174,7 +178,8 @@ impl Latency {
 impl From<SetUp> for LinkCounts {
     fn from(set_up: SetUp) -> LinkCounts {
         let SetUp { links_made, links_reused, links_failed, asked, promoted, voided } = set_up;
-        LinkCounts { made: links_made, reused: links_reused, failed: links_failed, asked, promoted, voided }
+        let (made, reused, failed) = (links_made, links_reused, links_failed);
+        LinkCounts { made, reused, failed, asked, promoted, promoted_late: 0, voided }
     }
 }
 

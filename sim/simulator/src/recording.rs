@@ -72,6 +72,8 @@ pub struct Recording {
     ends: Vec<usize>,
     /// Bytes read, and since when no more were.
     progress: (u64, Instant),
+    /// Promotions within the warm-up, once it is over.
+    early_promotions: Option<u64>,
     begun: std::time::Instant,
 }
 
@@ -120,6 +122,7 @@ impl Recording {
             groups,
             ends,
             progress,
+            early_promotions: None,
             begun: std::time::Instant::now(),
         })
     }
@@ -144,6 +147,9 @@ impl Recording {
             self.progress = (run.bytes_read(), now);
         }
         let measure = &self.scenario.measure;
+        if now.as_nanos() >= measure.warmup_ns && self.early_promotions.is_none() {
+            self.early_promotions = Some(run.set_up().promoted);
+        }
         let last = measure.warmup_ns.saturating_add(measure.duration_ns).saturating_add(measure.drain_ns);
         Ok(match () {
             () if run.broken().is_some() => Verdict::Broken,
@@ -203,6 +209,8 @@ impl Recording {
             of.wake_ups += usage.wake_ups;
         }
         let [clients, servers] = processors;
+        let links = LinkCounts::from(run.set_up());
+        let promoted_late = links.promoted - self.early_promotions.unwrap_or(links.promoted);
         let meta = Meta {
             format: FORMAT,
             status: verdict,
@@ -222,7 +230,7 @@ impl Recording {
             groups: self.group_metas(run),
             network,
             nics,
-            links: LinkCounts::from(run.set_up()),
+            links: LinkCounts { promoted_late, ..links },
             servers,
             clients,
         };

@@ -25,6 +25,12 @@ impl TraceHash {
         self.deliveries += 1;
     }
 
+    /// Something else that a run does is part of its trace: TCP's bytes, which a simulator carries.
+    pub fn note_words(&mut self, now: Instant, words: &[u64]) {
+        self.word(now.as_nanos());
+        words.iter().for_each(|word| self.word(*word));
+    }
+
     fn word(&mut self, word: u64) {
         self.hash = (self.hash ^ word).wrapping_mul(PRIME);
         // The product's low bits do not depend on the word's high ones.
@@ -36,7 +42,7 @@ impl TraceHash {
         self.hash
     }
 
-    /// How many packets were delivered.
+    /// How many packets were delivered to stations.
     pub fn deliveries(&self) -> u64 {
         self.deliveries
     }

@@ -16,7 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from netacc_lab.sim import estimate, paths, resolve
-from netacc_lab.sim.columns import CHANGES_NOTHING, table
+from netacc_lab.sim.columns import table
 from netacc_lab.sim.engine import DaskEngine, Engine, EngineError, SerialEngine
 from netacc_lab.sim.errors import ScenarioError, refuse
 from netacc_lab.sim.model import Scenario
@@ -138,7 +138,7 @@ def _report(options: argparse.Namespace) -> int:
         from netacc_lab.sim import report, tables
 
         report.write(found, options.out / f"{found.name}.html")
-        tables.write([run for p in found.points for run in p.runs], options.out / f"{found.name}.parquet")
+        tables.write_points(found.points, options.out / f"{found.name}.parquet")
         print(f"{options.out / found.name}.html, .parquet", file=sys.stderr)
     return _tell(options, found)
 
@@ -151,6 +151,8 @@ def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> S
     seeds = _seeds(options)
     if options.ranks != 1:
         raise refuse("--ranks", "", NO_RANKS)
+    if options.jobs is not None and options.jobs < 1:
+        raise refuse("--jobs", "", f"{options.jobs} runs at a time: at least 1")
     if options.dry_run:
         runs = resolve.runs(file, sweep=axes, seeds=seeds)
         events = sum(estimate.events(run.resolved) for run in runs)
@@ -217,12 +219,13 @@ def _tell(options: argparse.Namespace, found: Study | None) -> int:
             "points": found.table(),
             "failures": failures,
             "without_effect": unused,
+            "notes": found.notes(),
         }
         print(json.dumps(told))
     else:
         print(f"{found.question}\n\n{table(found)}")
-        for key in found.without_effect():
-            print(f"note: {key} {CHANGES_NOTHING}", file=sys.stderr)
+        for note in found.notes():
+            print(f"note: {note}", file=sys.stderr)
         for failure in failures:
             print(f"failed: {failure['run']}: {failure['status']} {failure['error']}", file=sys.stderr)
     if failures:

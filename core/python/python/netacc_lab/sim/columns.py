@@ -12,10 +12,13 @@ COLUMNS = {
     "bytes_per_s": "MB/s",
     "mean_ns": "mean",
     "p50_ns": "p50",
+    "p95_ns": "p95",
     "p99_ns": "p99",
     "p999_ns": "p99.9",
     "link_share": "on links",
 }
+#: Of a run's whole network: shown where one of them is not 0.
+NETWORK_COLUMNS = {"dropped": "drops", "marked": "marks", "pauses": "pauses"}
 #: For short connections: until they could be used, and until the last answer.
 SHORT_COLUMNS = {
     "connections_per_s": "connections/s",
@@ -24,15 +27,14 @@ SHORT_COLUMNS = {
     "whole_mean_ns": "whole",
     "whole_p99_ns": "whole p99",
 }
-#: The note about a key of a sweep that has no effect.
-CHANGES_NOTHING = "changes nothing here: with each of its values the runs are the same to the last packet"
-
 
 def columns(study: Study) -> dict[str, str]:
     """The columns of a study: those of short connections only where there are some."""
     groups = (run.meta["groups"] for point in study.points for run in point.runs)
     short = any(group["short"] for each in groups for group in each)
-    return COLUMNS | SHORT_COLUMNS if short else COLUMNS
+    networks = [run.meta["network"] for point in study.points for run in point.runs]
+    happened = {name: head for name, head in NETWORK_COLUMNS.items() if any(n[name] for n in networks)}
+    return COLUMNS | (SHORT_COLUMNS if short else {}) | happened
 
 
 def say(name: str, estimate: Estimate | None) -> str:
@@ -50,6 +52,8 @@ def say(name: str, estimate: Estimate | None) -> str:
 def _show(name: str, value: float) -> str:
     if name == "bytes_per_s":
         return f"{value / 1e6:,.1f}"
+    if name in NETWORK_COLUMNS:
+        return f"{value:,.0f}"
     if name == "link_share":
         return f"{value:.1%}"
     return f"{value:,.0f}" if name.endswith("_per_s") else describe_ns(value)

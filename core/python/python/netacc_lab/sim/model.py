@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from netacc_lab import _native
 from netacc_lab.sim import declared
-from netacc_lab.sim.units import Duration, Frequency, Rate, Share, Size
+from netacc_lab.sim.units import Duration, Frequency, Rate, Share, Size, Span
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
@@ -227,10 +227,10 @@ class Measure(Strict):
     """The measured span, and the end of a run."""
 
     warmup: Duration = 1_000_000
-    duration: Duration
+    duration: Span
     drain: Duration = Field(default=10**10, description="for the last answers")
-    stall: Duration = Field(default=5 * 10**9, description="no progress for so long is a failed run")
-    progress: Duration | None = Field(
+    stall: Span = Field(default=5 * 10**9, description="no progress for so long is a failed run")
+    progress: Span | None = Field(
         default=None, description="time between progress reports; else a hundredth"
     )
     samples: bool = Field(default=True, description="write down each request")

@@ -46,6 +46,6 @@ def simulator() -> Path:
     found = named or (str(built) if built.exists() else shutil.which("netacc-simulator"))
     if not found or not Path(found).exists():
         raise NotFoundError(
-            "there is no netacc-simulator: `ci/run.sh ns3` builds it; NETACC_SIMULATOR names another"
+            "there is no netacc-simulator: `ci/run.sh sim-tools` builds it; NETACC_SIMULATOR names another"
         )
     return Path(found)

@@ -37,6 +37,9 @@ class Profile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["device", "host", "stack"]
+    machine: Annotated[str, Field(min_length=3)] | None = Field(
+        default=None, description="stack: the machine that its costs were fitted on"
+    )
     what: Annotated[str, Field(min_length=10, description="its meaning, and how far to believe it")]
     values: dict[str, Sourced]
 

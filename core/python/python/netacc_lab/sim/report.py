@@ -15,8 +15,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from netacc_lab.sim import stats
-from netacc_lab.sim.columns import CHANGES_NOTHING, COLUMNS, columns, say
+from netacc_lab.sim import stats, units
+from netacc_lab.sim.columns import COLUMNS, columns, say
 from netacc_lab.sim.study import Point, Study
 
 _STYLE = """
@@ -42,9 +42,7 @@ def write(study: Study, path: Path) -> None:
             )
     heads = "".join(f"<th>{head}</th>" for head in ("point", "group", *told.values()))
     plots = "".join(f"<h2>{html.escape(title)}</h2>{_image(figure)}" for title, figure in _figures(study))
-    notes = "".join(
-        f'<p class="bad">{html.escape(key)} {CHANGES_NOTHING}.</p>' for key in study.without_effect()
-    )
+    notes = "".join(f'<p class="bad">{html.escape(note)}.</p>' for note in study.notes())
     runs = sum(len(point.runs) for point in study.points)
     versions = sorted({run.meta["code_version"] for point in study.points for run in point.runs})
     page = f"""<!doctype html>
@@ -52,7 +50,9 @@ def write(study: Study, path: Path) -> None:
 <style>{_STYLE}</style></head><body><h1>{html.escape(study.question)}</h1>
 <p>{html.escape(study.name)}: {runs} runs, simulated. Intervals: {stats.CONFIDENCE:.0%}, over seeds.
 Code {html.escape(", ".join(versions))}.</p>
-{notes}<table><tr>{heads}</tr>{"".join(rows)}</table>{plots}</body></html>"""
+<p>Seeds: {", ".join(map(str, study.seeds()))}. Profiles: {html.escape(_profiles(study))}.</p>
+{notes}<table><tr>{heads}</tr>{"".join(rows)}</table>{plots}
+<h2>The scenario</h2><pre>{html.escape(study.text)}</pre></body></html>"""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)
 
@@ -60,10 +60,44 @@ Code {html.escape(", ".join(versions))}.</p>
 def _figures(study: Study) -> list[tuple[str, Figure]]:
     figures = [("Latency: how many requests take longer", _tails(study.points))]
     axes = list(study.points[0].values) if study.points else []
-    # One axis of numbers makes a line.
     if len(axes) == 1 and len(study.points) > 1:
-        figures.append((f"Latency by {axes[0]}", _lines(study.points, axes[0])))
+        latencies = {name: COLUMNS[name] for name in ("p50_ns", "p95_ns", "p99_ns")}
+        figures.append((f"Latency by {axes[0]}", _by_value(study.points, axes[0], latencies, "latency (us)")))
+        rates = {"requests_per_s": "requests/s"}
+        figures.append((f"Rate by {axes[0]}", _by_value(study.points, axes[0], rates, "thousands a second")))
+    if any((run.folder / "samples.csv").exists() for point in study.points for run in point.runs):
+        figures.append(("Rate over time, of the first seed", _over_time(study.points)))
     return figures
+
+
+def _profiles(study: Study) -> str:
+    """The names of profiles, by kind."""
+    kinds = sorted({kind for point in study.points for kind in point.profiles})
+    named = {kind: dict.fromkeys(point.profiles[kind] for point in study.points) for kind in kinds}
+    return "; ".join(f"{kind} {', '.join(names)}" for kind, names in named.items())
+
+
+#: Parts of the measured span, for rates over time. Arbitrary.
+PARTS = 50
+
+
+def _over_time(points: list[Point]) -> Figure:
+    """Answers a second, from the samples of each point's first run."""
+    figure, axes = plt.subplots(figsize=(8, 4.5))
+    for point in points:
+        run = point.runs[0]
+        path = run.folder / "samples.csv"
+        if not path.exists():
+            continue
+        measure = run.meta["scenario"]["measure"]
+        first, span = measure["warmup_ns"], measure["duration_ns"]
+        ends = np.loadtxt(path, delimiter=",", skiprows=1, usecols=0, ndmin=1)
+        counts, edges = np.histogram(ends, PARTS, (first, first + span))
+        axes.plot(edges[:-1] / 1e6, counts / (span / PARTS) * 1e6, label=point.label)
+    axes.set(xlabel="time (ms)", ylabel="answers (thousands a second)", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return figure
 
 
 def _tails(points: list[Point]) -> Figure:
@@ -84,24 +118,49 @@ def _tails(points: list[Point]) -> Figure:
     return figure
 
 
-def _lines(points: list[Point], axis: str) -> Figure:
+def _by_value(points: list[Point], axis: str, figures: dict[str, str], unit: str) -> Figure:
+    """Figures over a swept key. Only between numbers is there anything that a line could stand for."""
     figure, axes = plt.subplots(figsize=(8, 4.5))
-    labels = [str(point.values[axis]) for point in points]
+    numbers = [_number(point.values[axis]) for point in points]
+    places = [float(place) if number is None else number for place, number in enumerate(numbers)]
+    categories = None in numbers
+    if categories:
+        places = [float(place) for place in range(len(points))]
     for group in points[0].groups():
-        for name in ("p50_ns", "p99_ns"):
+        for name, head in figures.items():
             estimates = [point.metrics(group)[name] for point in points]
-            kept = [(x, e) for x, e in enumerate(estimates) if e.value is not None]
+            kept = [(x, e) for x, e in zip(places, estimates, strict=True) if e.value is not None]
             values = np.array([e.value for _, e in kept], dtype=float) / 1000
             lows = np.array([e.value if e.low is None else e.low for _, e in kept], dtype=float) / 1000
             highs = np.array([e.value if e.high is None else e.high for _, e in kept], dtype=float) / 1000
-            at = [x for x, _ in kept]
-            axes.plot(at, values, marker="o", label=f"{group} {COLUMNS[name]}")
-            axes.fill_between(at, lows, highs, alpha=0.2)
-    axes.set(xlabel=axis, ylabel="latency (us)", yscale="log")
-    axes.set_xticks(range(len(labels)), labels)
+            axes.errorbar(
+                [x for x, _ in kept],
+                values,
+                yerr=[np.maximum(values - lows, 0), np.maximum(highs - values, 0)],
+                marker="o",
+                capsize=3,
+                linestyle="none" if categories else "-",
+                label=f"{group} {head}",
+            )
+    axes.set(xlabel=axis, ylabel=unit, yscale="log")
+    axes.set_xticks(places, [str(point.values[axis]) for point in points])
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     return figure
+
+
+def _number(value: object) -> float | None:
+    """A value of a key as a number, without its unit; None for a word."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    for scale in units.UNITS.values():
+        try:
+            return float(units.parse(value, "", scale))
+        except ValueError:
+            continue
+    return None
 
 
 def _image(figure: Figure) -> str:

@@ -12,13 +12,13 @@ import csv
 import itertools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from netacc_lab.sim import declared, profiles
+from netacc_lab.sim import buffers, declared, profiles
 from netacc_lab.sim.errors import ScenarioError, from_validation, refuse
 from netacc_lab.sim.model import (
     DeviceValues,
@@ -45,6 +45,8 @@ class Run:
     point: Mapping[str, Any]
     seed: int
     resolved: Resolved
+    #: The names of the profiles that it takes, by kind.
+    profiles: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -85,7 +87,12 @@ def runs(
         at_point = check(tables, file)
         resolved = resolve(at_point, file)
         used = seeds or at_point.measure.seeds
-        found += [Run(file.stem, point, seed, {**resolved, "seed": seed}) for seed in used]
+        names = {
+            "device": at_point.device.profile,
+            "host": at_point.host.profile,
+            "stack": str(at_point.stack.kind),
+        }
+        found += [Run(file.stem, point, seed, {**resolved, "seed": seed}, names) for seed in used]
     return found
 
 
@@ -108,6 +115,9 @@ def resolve(scenario: Scenario, file: Path) -> Resolved:
     graph = build(scenario.topology, file)
     parts = _parts(scenario, graph, file)
     device = profiles.device(scenario.device.profile, scenario.device, file)
+    stack = _stack(scenario, file)
+    resolved_device = _device(device, scenario, file)
+    buffers.check(scenario, graph, buffers.longest_frame(resolved_device, stack), file)
     measure = scenario.measure
     end = measure.warmup + measure.duration
     return {
@@ -120,8 +130,8 @@ def resolve(scenario: Scenario, file: Path) -> Resolved:
             "links": [vars(link) for link in graph.links],
             **declared.resolved("switch", scenario.topology.switch),
         },
-        "device": _device(device, scenario, file),
-        "stack": _stack(scenario, file),
+        "device": resolved_device,
+        "stack": stack,
         "processors": _processors(scenario, file),
         "groups": [_group(number, scenario, parts, file) for number in range(len(scenario.workload))],
         "faults": _faults(scenario, graph, parts, file),
@@ -280,8 +290,11 @@ def _bins(sizes: Sizes | None, key: str, file: Path, usual: int) -> list[Resolve
     if sizes is None:
         return [{"weight": 1, "min_bytes": usual, "max_bytes": usual}]
     for each in sizes.mix:
-        if not 1 <= each.min <= each.max < 2**31:
-            raise refuse(file, key, f"lengths from {each.min} to {each.max} bytes: at least 1, and in order")
+        lengths = f"lengths from {each.min} to {each.max} bytes"
+        if each.max >= 2**31:
+            raise refuse(file, key, f"{lengths}: a message has at most {2**31 - 1} bytes")
+        if not 1 <= each.min <= each.max:
+            raise refuse(file, key, f"{lengths}: at least 1, and in order")
     if not any(each.share for each in sizes.mix):
         raise refuse(file, key, "no length has a share")
     return [{"weight": each.share, "min_bytes": each.min, "max_bytes": each.max} for each in sizes.mix]

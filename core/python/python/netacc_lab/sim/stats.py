@@ -1,7 +1,8 @@
 """Figures with intervals: from several seeds of one point of a sweep.
 
-A mean has a t-interval over its runs. A percentile is read off the merged histogram; its interval is from
-resampling the runs (bootstrap over seeds), as requests of one run are not independent.
+A mean has a t-interval over its runs. A percentile is read off the merged histogram. Its interval is the
+t-interval of the runs' own percentiles, moved to that value, as requests of one run are not independent.
+(Resampling three runs has only ten outcomes: such "95 %" intervals covered 71 %.)
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from scipy import stats
 CONFIDENCE = 0.95
 #: With fewer samples than this many beyond it, a percentile is not reported.
 TAIL_SAMPLES = 10
-#: Resamplings of a bootstrap. Arbitrary: the interval's own error is then about a percent of its width.
-RESAMPLINGS = 2000
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,13 @@ def mean(values: Sequence[float]) -> Estimate:
     centre = float(data.mean())
     if data.size < 2:
         return Estimate(centre)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, data.size - 1) * stats.sem(data))
+    half = _half(data)
     return Estimate(centre, centre - half, centre + half)
+
+
+def _half(data: npt.NDArray[np.float64]) -> float:
+    """Half of the length of a t-interval of the mean."""
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, data.size - 1) * stats.sem(data))
 
 
 def percentile(histograms: Sequence[HdrHistogram], percent: float) -> Estimate:
@@ -50,28 +54,12 @@ def percentile(histograms: Sequence[HdrHistogram], percent: float) -> Estimate:
     if total * round((100 - percent) * 1000) < TAIL_SAMPLES * 100_000:
         return Estimate(None)
     value = float(merged(histograms).get_value_at_percentile(percent))
-    if len(histograms) < 2:
+    # A run without samples has no percentile.
+    each = [float(h.get_value_at_percentile(percent)) for h in histograms if h.get_total_count()]
+    if len(each) < 2:
         return Estimate(value)
-    # Resamples runs, not requests; seeded, so that a report is the same again.
-    values, counts = _counts(histograms)
-    runs = len(histograms)
-    weights = np.random.default_rng(0).multinomial(runs, np.full(runs, 1 / runs), size=RESAMPLINGS)
-    sums = np.cumsum(weights @ counts, axis=1)
-    wanted = np.maximum(np.ceil(sums[:, -1:] * percent / 100), 1)
-    drawn = values[np.argmax(sums >= wanted, axis=1)]
-    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Estimate(value, float(low), float(high))
-
-
-def _counts(histograms: Sequence[HdrHistogram]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """The values that occur in any of them, in order; and by histogram, how often each does."""
-    found = [
-        {item.value_iterated_to: item.count_at_value_iterated_to for item in h.get_recorded_iterator()}
-        for h in histograms
-    ]
-    values = sorted(set().union(*found))
-    counts = np.array([[each.get(value, 0) for value in values] for each in found], dtype=np.int64)
-    return np.array(values, dtype=np.float64), counts
+    half = _half(np.asarray(each))
+    return Estimate(value, max(value - half, 0.0), value + half)
 
 
 def merged(histograms: Sequence[HdrHistogram]) -> HdrHistogram:

@@ -15,12 +15,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from netacc_lab.sim import paths, resolve, stats
+from netacc_lab.sim import paths, profiles, resolve, stats
 from netacc_lab.sim.engine import DaskEngine, Engine, SerialEngine
 from netacc_lab.sim.errors import refuse
 from netacc_lab.sim.runner import Done, Task
 from netacc_lab.sim.store import Code, Recorded, Store
 
+#: The note about a key of a sweep that has no effect.
+CHANGES_NOTHING = "changes nothing here: with each of its values the runs are the same to the last packet"
+#: The percentiles that are reported.
+PERCENTILES = {"p50_ns": 50.0, "p90_ns": 90.0, "p95_ns": 95.0, "p99_ns": 99.0, "p999_ns": 99.9}
 #: The figures of a point of a study, by group: estimates in nanoseconds and per second.
 Metrics = dict[str, stats.Estimate]
 
@@ -48,11 +52,17 @@ class Point:
 
     values: Mapping[str, Any]
     runs: list[Recorded] = field(default_factory=list)
+    #: The names of its profiles, by kind.
+    profiles: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         """The values, for people."""
         return ", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in self.values.items()) or "-"
+
+    def takes_time(self) -> bool:
+        """Whether calls take time, so that its stack's costs are in its figures."""
+        return any(run.meta["scenario"]["processors"] for run in self.runs)
 
     @property
     def status(self) -> str:
@@ -73,8 +83,10 @@ class Point:
             "bytes_per_s": stats.mean([meta["bytes_per_s"] for meta in metas]),
             "mean_ns": stats.mean([meta["mean_ns"] for meta in metas if meta["samples"]]),
         }
-        for name, percent in (("p50_ns", 50.0), ("p90_ns", 90.0), ("p99_ns", 99.0), ("p999_ns", 99.9)):
+        for name, percent in PERCENTILES.items():
             found[name] = stats.percentile(histograms, percent)
+        for name in ("dropped", "marked", "pauses"):
+            found[name] = stats.mean([float(run.meta["network"][name]) for run in self.runs])
         found["link_share"] = stats.mean([meta["link_share"] for meta in metas])
         shorts = [meta["short"] for meta in metas if meta["short"]]
         if shorts:
@@ -95,6 +107,12 @@ class Study:
     question: str
     points: list[Point]
     failures: list[Done]
+    #: The scenario's file.
+    text: str = ""
+
+    def seeds(self) -> list[int]:
+        """The seeds of its runs."""
+        return sorted({run.meta["scenario"]["seed"] for point in self.points for run in point.runs})
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each point and group: plain values, for pandas, JSON or a printout."""
@@ -113,6 +131,23 @@ class Study:
                 rows.append(row)
         return rows
 
+    def notes(self) -> list[str]:
+        """Facts without which a reader could take the figures for others than they are."""
+        return [
+            *(f"{key} {CHANGES_NOTHING}" for key in self.without_effect()),
+            *self._machines(),
+            *(note for point in self.points for note in _notes(point)),
+        ]
+
+    def _machines(self) -> list[str]:
+        """Stacks whose costs are of different machines cannot be ranked."""
+        stacks = sorted({p.profiles["stack"] for p in self.points if p.takes_time()})
+        machines = {name: profiles.load("stack", name, self.name).machine for name in stacks}
+        if len(set(machines.values())) < 2:
+            return []
+        told = ", ".join(f"{name} ({machine or 'unknown'})" for name, machine in machines.items())
+        return [f"the costs of these stacks are of different machines, so their order means nothing: {told}"]
+
     def without_effect(self) -> list[str]:
         """Keys of the sweep that change nothing: with all else equal, runs with different values are equal.
 
@@ -129,6 +164,22 @@ class Study:
                 alike = repr((others, run.meta["scenario"]["seed"]))
                 compared.setdefault(alike, []).append(run.outcome())
         return bool(compared) and all(len(each) > 1 and len(set(each)) == 1 for each in compared.values())
+
+
+def _notes(point: Point) -> list[str]:
+    """Of one point: what happened in its runs that a question about them would not expect."""
+    found = []
+    for run in point.runs:
+        meta = run.meta
+        seed = f"{point.label}, seed {meta['scenario']['seed']}"
+        late = meta["links"]["promoted_late"]
+        if late and not any(group["short"] for group in meta["groups"]):
+            text = "connections went onto links after the warm-up: the figures are of TCP and links"
+            found.append(f"{seed}: {late} {text}")
+        dropped = meta["network"]["dropped"]
+        if dropped and meta["scenario"]["network"]["switch"]["pfc"]:
+            found.append(f"{seed}: {dropped} frames were dropped, although pfc should lose none")
+    return found
 
 
 def find(scenario: str | Path) -> Path:
@@ -184,8 +235,8 @@ def study(
                 progress(Progress(count, len(tasks), hits, len(failures), time.monotonic() - begun))
     points: dict[str, Point] = {}
     for key, run in zip(keys, runs, strict=True):
-        point = points.setdefault(repr(run.point), Point(run.point))
+        point = points.setdefault(repr(run.point), Point(run.point, profiles=run.profiles))
         recorded = store.find(key)
         if recorded:
             point.runs.append(recorded)
-    return Study(file.stem, question, list(points.values()), failures)
+    return Study(file.stem, question, list(points.values()), failures, file.read_text())

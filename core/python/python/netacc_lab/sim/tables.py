@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from netacc_lab.sim.store import Recorded
+from netacc_lab.sim.study import Point
 
 
 def _column(name: str, kind: pa.DataType, what: str) -> pa.Field:
@@ -32,6 +33,7 @@ SCHEMA = pa.schema(
         _column("lost", pa.uint64(), "packets lost on links"),
         _column("dropped", pa.uint64(), "packets that found no room in a switch"),
         _column("marked", pa.uint64(), "packets that a switch has marked"),
+        _column("pauses", pa.uint64(), "pauses that switches have sent"),
         _column("repeated", pa.uint64(), "packets that NICs have sent again"),
         _column("links_made", pa.uint64(), "links connected: a queue pair and its rings at both ends"),
         _column("links_reused", pa.uint64(), "times a connection took a link that another one had left"),
@@ -44,6 +46,7 @@ SCHEMA = pa.schema(
         _column("bytes_per_s", pa.float64(), "bytes of those requests and responses, a second"),
         _column("mean_ns", pa.float64(), "mean latency, in nanoseconds"),
         _column("p50_ns", pa.uint64(), "latency, in nanoseconds"),
+        _column("p95_ns", pa.uint64(), "latency, in nanoseconds"),
         _column("p99_ns", pa.uint64(), "latency, in nanoseconds"),
         _column("max_ns", pa.uint64(), "latency, in nanoseconds"),
         _column("latency", pa.binary(), "all latencies, in nanoseconds: HdrHistogram V2, compressed"),
@@ -75,14 +78,14 @@ def rows(run: Recorded) -> Iterable[dict[str, Any]]:
             "seed": meta["scenario"]["seed"],
             **{name: meta[name] for name in ("status", "code_version", "ns3_version", "trace_hash")},
             **{name: meta[name] for name in ("simulated_ns", "wall_s", "events")},
-            **{name: meta["network"][name] for name in ("lost", "dropped", "marked")},
+            **{name: meta["network"][name] for name in ("lost", "dropped", "marked", "pauses")},
             "repeated": meta["nics"]["data_repeated"],
             "links_made": meta["links"]["made"],
             "links_reused": meta["links"]["reused"],
             "group": group["name"],
             "requests_per_s": group["answered_per_s"],
             **{name: group[name] for name in ("connections", "samples", "bytes_per_s")},
-            **{name: group[name] for name in ("mean_ns", "p50_ns", "p99_ns", "max_ns")},
+            **{name: group[name] for name in ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns")},
             "link_share": group["link_share"],
             **_short(run, group),
             "latency": (run.folder / f"latency-{group['name']}.hdr").read_bytes(),
@@ -104,7 +107,37 @@ def _short(run: Recorded, group: dict[str, Any]) -> dict[str, Any]:
 
 def write(runs: Iterable[Recorded], path: Path) -> int:
     """Writes all of them into one file; how many rows."""
-    table = pa.Table.from_pylist([row for run in runs for row in rows(run)], schema=SCHEMA)
+    return _write([row for run in runs for row in rows(run)], SCHEMA, path)
+
+
+def write_points(points: Sequence[Point], path: Path) -> int:
+    """As `write`, of a sweep: its keys are columns, before the others."""
+    keys = list(points[0].values) if points else []
+    kinds = {key: _kind([point.values[key] for point in points]) for key in keys}
+    swept = [_column(key, kind, f"swept: {key}") for key, kind in kinds.items()]
+    found = [
+        {key: _cell(value, kinds[key]) for key, value in point.values.items()} | row
+        for point in points
+        for run in point.runs
+        for row in rows(run)
+    ]
+    return _write(found, pa.schema([*swept, *SCHEMA]), path)
+
+
+def _kind(values: Sequence[Any]) -> pa.DataType:
+    """The type of the column of these values: plain ones keep theirs, others are JSON."""
+    for kind, made in ((bool, pa.bool_()), (int, pa.int64()), (float, pa.float64())):
+        if all(type(value) is kind for value in values):
+            return made
+    return pa.string()
+
+
+def _cell(value: object, kind: pa.DataType) -> object:
+    return value if kind != pa.string() or isinstance(value, str) else json.dumps(value)
+
+
+def _write(found: list[dict[str, Any]], schema: pa.Schema, path: Path) -> int:
+    table = pa.Table.from_pylist(found, schema=schema)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, compression="zstd")
     return int(table.num_rows)

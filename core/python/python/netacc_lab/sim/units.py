@@ -18,6 +18,8 @@ TIME = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 RATE = {"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9, "Tbit/s": 10**12}
 SIZE = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 SHARE = {"ppm": 1, "%": 10**4}
+#: All of it, as a share.
+WHOLE = 10**6
 FREQUENCY = {"/s": 1000, "k/s": 10**6, "M/s": 10**9}
 
 _NUMBER = r"\d+(\.\d+)?"
@@ -48,10 +50,26 @@ def _schema(what: str, units: Mapping[str, int]) -> WithJsonSchema:
     )
 
 
+def _span(text: object) -> int:
+    span = parse(text, "a time", TIME)
+    if span == 0:
+        raise ValueError(f"{text!r} is no time: at least 1ns")
+    return span
+
+
+def _share(text: object) -> int:
+    share = parse(text, "a share", SHARE)
+    if share > WHOLE:
+        raise ValueError(f"{text!r} is more than the whole: at most 100%")
+    return share
+
+
 Duration = Annotated[int, BeforeValidator(_reader("a time", TIME)), _schema("a time", TIME)]
+#: A time that passes.
+Span = Annotated[int, BeforeValidator(_span), _schema("a time above 0", TIME)]
 Rate = Annotated[int, Field(gt=0), BeforeValidator(_reader("a rate", RATE)), _schema("a rate", RATE)]
 Size = Annotated[int, BeforeValidator(_reader("a size", SIZE)), _schema("a size", SIZE)]
-Share = Annotated[int, Field(le=10**6), BeforeValidator(_reader("a share", SHARE)), _schema("a share", SHARE)]
+Share = Annotated[int, BeforeValidator(_share), _schema("a share", SHARE)]
 #: Events a second, in thousandths.
 Frequency = Annotated[
     int, Field(gt=0), BeforeValidator(_reader("a frequency", FREQUENCY)), _schema("a frequency", FREQUENCY)
@@ -59,7 +77,7 @@ Frequency = Annotated[
 
 
 #: The units of quantities that are not just numbers.
-UNITS: Mapping[str, Mapping[str, int]] = {"time": TIME, "size": SIZE, "rate": RATE, "share": SHARE}
+UNITS: Mapping[str, Mapping[str, int]] = {"time": TIME, "size": SIZE, "rate": RATE, "share": SHARE, "frequency": FREQUENCY}
 
 
 def describe(kind: str, value: object) -> str:
