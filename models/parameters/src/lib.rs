@@ -16,6 +16,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
+pub use distribution::Distribution;
+
+mod distribution;
+pub mod fixed;
 #[doc(hidden)]
 pub mod macros;
 
@@ -39,6 +43,8 @@ pub enum Unit {
     Rate,
     /// Parts per million.
     Share,
+    /// Nanoseconds, always as many or distributed.
+    Distribution,
 }
 
 /// The declaration of one parameter.

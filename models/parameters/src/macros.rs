@@ -128,7 +128,7 @@ pub fn declare<T: Quantity>(field: &str, least: u64, description: &'static str, 
     };
     Parameter {
         name: name.replace('_', "-"),
-        key: if unit == Unit::Time { format!("{field}_ns") } else { field.to_owned() },
+        key: if matches!(unit, Unit::Time | Unit::Distribution) { format!("{field}_ns") } else { field.to_owned() },
         unit,
         least,
         greatest: if unit == Unit::Share { Some(MILLION) } else { T::GREATEST },

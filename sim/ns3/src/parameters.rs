@@ -63,7 +63,8 @@ fn spec(parameter: Parameter) -> AttributeSpec {
         form: match parameter.unit {
             Unit::Factor => AttributeForm::Factor,
             Unit::Switch => AttributeForm::Flag,
-            Unit::Choice => AttributeForm::Word,
+            // No NIC or switch has one: as JSON.
+            Unit::Choice | Unit::Distribution => AttributeForm::Word,
             Unit::Time => AttributeForm::Nanoseconds,
             Unit::Count | Unit::Size | Unit::Rate | Unit::Share => AttributeForm::Number,
         },
