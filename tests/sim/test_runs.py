@@ -449,6 +449,64 @@ def test_tcp_has_a_trace(write: Write, runs: Path) -> None:
     assert len(Store(runs).all()) == 4
 
 
+def _kernel_tcp(device: str, more: str = "") -> list[tuple[str, str]]:
+    stack = f'[stack]\nkind = "kernel-tcp"\n{more}[measure]'
+    return [("[measure]", stack), ('"roce-100g"', device)]
+
+
+def test_kernel_tcp_pays_nic_and_interrupt(write: Write, runs: Path) -> None:
+    """Breaks if TCP's packets pass a NIC in no time, or one way only."""
+    medians = [
+        study(write(*_kernel_tcp(name)), seeds=[1], engine=SerialEngine()).points[0].runs[0].meta["groups"][0]
+        for name in ('"ideal"', '"roce-100g"')
+    ]
+    # Doorbell 150, fetches 2 x 300, packets 2 x 15, placement 200, completion 150, interrupt 2000; each way.
+    assert medians[1]["p50_ns"] - medians[0]["p50_ns"] == pytest.approx(2 * 3130, abs=20)
+    assert len(Store(runs).all()) == 2
+
+
+def test_interrupts_are_moderated(write: Write, runs: Path) -> None:
+    """Breaks if packets that come between two interrupts do not wait for the second."""
+    file = write(*_kernel_tcp('"roce-100g"\ninterrupt-interval = "50us"'))
+    study(file, seeds=[1], engine=SerialEngine())
+    (run,) = Store(runs).all()
+    rows = [line.split(",") for line in (run.folder / "samples.csv").read_text().splitlines()[1:]]
+    assert len(rows) > 20
+    for host in range(2):
+        # Connections are spread over the two clients' hosts, the first half on the first one.
+        ends = sorted({int(row[0]) for row in rows if int(row[3]) // 2 == host})
+        assert len(ends) > 5
+        assert min(np.diff(ends)) >= 50_000
+
+
+def test_costs_vary_by_seed(write: Write, runs: Path) -> None:
+    """Breaks if a distribution of a scenario does not reach the hosts, or its draws are not the seed's."""
+    costs = (
+        'system-call = { lognormal = { median = "1us", deviation = 0.5 } }\n[host]\nprofile = "two-cores"\n'
+    )
+    file = write(*_kernel_tcp('"ideal"', costs))
+    found = study(file, engine=SerialEngine())
+    again = study(file, engine=SerialEngine(), folder=runs / "again")
+    hashes = [[run.meta["trace_hash"] for run in each.points[0].runs] for each in (found, again)]
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes[0])) == 2
+    constant = study(file, sweep={"stack.system-call": ["1us"]}, seeds=[1], engine=SerialEngine())
+    spread = [point.runs[0].histogram("get").get_stddev() for point in (*found.points, *constant.points)]
+    assert spread[0] > 1.5 * spread[1]
+
+
+def test_interruptions_reach_hosts(write: Write, runs: Path) -> None:
+    """Breaks if ticks and noise of a scenario keep no work from a core."""
+    noise = (
+        'tick-interval = "100us"\ntick = "5us"\nnoise-interval = "50us"\nnoise = { exponential = "5us" }\n'
+    )
+    hosts = '[host]\nprofile = "two-cores"\n'
+    for more in ("", noise):
+        study(write(*_kernel_tcp('"ideal"', more + hosts)), seeds=[1], engine=SerialEngine())
+    quiet, noisy = (run.meta["servers"]["interrupted_ns"] for run in Store(runs).all())
+    assert quiet == 0 < noisy
+
+
 def test_netacc_starts_it() -> None:
     """Breaks if `netacc sim` does not find the tools, or hides how they ended."""
     import os

@@ -62,8 +62,14 @@ WRONG = [
     (('kind = "star"', 'kind = "leaf-spine"'), "topology.hosts", "has no effect on leaf-spine"),
     (("[device]", '[topology.switch]\necn-min = "300kB"\n[device]'), "ecn-min", "more than ecn-max, 200000"),
     (("[device]", '[topology.switch]\npfc-xon = "101kB"\n[device]'), "pfc-xon", "more than pfc-xoff, 100000"),
-    (("[device]", '[topology.switch]\nport-buffer = "1B"\n[device]'), "port-buffer", "a frame has up to 4198"),
+    (
+        ("[device]", '[topology.switch]\nport-buffer = "1B"\n[device]'),
+        "port-buffer",
+        "a frame has up to 4198",
+    ),
     (("[device]", '[topology.switch]\nshared-buffer = "4KiB"\n[device]'), "shared-buffer", "gets 2048 bytes"),
+    (("[measure]", '[stack]\nwake-up = "1us"\n[measure]'), "stack.wake-up", "calls take no time"),
+    (("[measure]", "[host]\ncores = 4\n[measure]"), "host.cores", "calls take no time"),
     (("hosts = 3", "hosts = 33\nswitch.pfc = true"), "port-buffer", "would be dropped"),
     (("hosts = 3", 'hosts = 3\nloss = "150%"'), "topology.loss", "at most 100%"),
     (('response = "1KiB"', 'response = "10GiB"'), "workload.0", "at most 2147483647 bytes"),
@@ -183,6 +189,59 @@ def test_declared_parameters_reach_the_resolved_form(write: Write, table: str) -
         assert objects[each.section][each.key] == expected, each.name
 
 
+VARYING: list[tuple[object, object]] = [
+    ("1.5us", 1500),
+    ({"exponential": "2us"}, {"exponential": 2000}),
+    ({"lognormal": {"median": "2us", "deviation": 0.3}}, {"lognormal": [2000, 300_000]}),
+    ({"histogram": [{"share": 3, "min": "1us", "max": "2us"}]}, {"histogram": [[3, 1000, 2000]]}),
+    (
+        {"mixture": [{"share": 9, "of": "1us"}, {"share": 1, "of": {"exponential": "50us"}}]},
+        {"mixture": [[9, 1000], [1, {"exponential": 50_000}]]},
+    ),
+]
+WRONG_COSTS: list[tuple[object, str]] = [
+    (350, "a time: a number and one of"),
+    ({"uniform": "1us"}, "there are exponential, lognormal, histogram, mixture"),
+    ({"lognormal": {"median": "1us"}}, "is not a table of median, deviation"),
+    ({"lognormal": {"median": "1us", "deviation": -1}}, "is not a number from 0 to 10"),
+    ({"histogram": []}, "of which one has a share"),
+    ({"histogram": [{"share": 0, "min": "1us", "max": "2us"}]}, "of which one has a share"),
+    ({"histogram": [{"share": 1, "min": "3us", "max": "2us"}]}, "is more than max"),
+]
+
+
+@pytest.mark.parametrize(("written", "resolved"), VARYING)
+def test_costs_may_vary(write: Write, written: object, resolved: object) -> None:
+    """Breaks if a distribution is read as another one, or the published schema refuses it."""
+    file = write(("[measure]", '[host]\nprofile = "two-cores"\n[measure]'))
+    (run, *_) = runs(file, sweep={"stack.system-call": [written]})
+    assert run.resolved["processors"]["costs"]["system_call_ns"] == resolved
+    published = json.loads((paths.scenarios_folder() / "schema.json").read_text())
+    jsonschema.validate(read(file) | {"stack": {"system-call": written}}, published)
+
+
+@pytest.mark.parametrize(("written", "allowed"), WRONG_COSTS)
+def test_wrong_costs_are_refused(write: Write, written: object, allowed: str) -> None:
+    """Breaks if a distribution that makes no sense is accepted."""
+    file = write(("[measure]", '[host]\nprofile = "two-cores"\n[measure]'))
+    with pytest.raises(ScenarioError) as caught:
+        runs(file, sweep={"stack.system-call": [written]})
+    assert "stack.system-call" in str(caught.value)
+    assert allowed in str(caught.value)
+
+
+def test_profiles_may_be_files(write: Write, tmp_path: Path) -> None:
+    """Breaks if a profile beside the scenario is not found, or its values are not taken."""
+    text = (paths.profiles_folder() / "kernel-tcp.toml").read_text()
+    (tmp_path / "mine.toml").write_text(
+        text.replace('wake-up = { value = "3us"', 'wake-up = { value = "7us"')
+    )
+    stack = '[host]\nprofile = "two-cores"\n[stack]\nkind = "kernel-tcp"\nprofile = "mine.toml"\n[measure]'
+    (run, *_) = runs(write(("[measure]", stack)))
+    assert run.resolved["processors"]["costs"]["wake_up_ns"] == 7000
+    assert run.profiles["stack"] == "mine.toml"
+
+
 def test_units() -> None:
     """Breaks if a unit is worth something else."""
     assert units.parse("1.5us", "", units.TIME) == 1500
@@ -231,4 +290,4 @@ def test_profiles_are_valid(kind: str) -> None:
         assert all(len(sourced.source) > 5 for sourced in profile.values.values())
         if kind == "device":
             profiles.device(name, Scenario.model_fields["device"].default, "-")
-    assert resolve.FORMAT == 2
+    assert resolve.FORMAT == 3

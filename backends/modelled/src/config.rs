@@ -1,8 +1,19 @@
 //! A host: its NIC, and the capabilities that its driver reports.
 
+use std::time::Duration;
+
 use netacc_device::{Capabilities, Instant};
 use netacc_host::ProcessorConfig;
 use netacc_rnic::{NicConfig, Recovery};
+
+/// When a host's processes learn of the bytes that the kernel's TCP has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interrupts {
+    /// From the arrival of a packet until its interrupt, the time of the sender's NIC included.
+    pub delay: Duration,
+    /// The least time between two interrupts. Packets that come meanwhile share the next one.
+    pub interval: Duration,
+}
 
 /// Configuration of one host.
 #[derive(Clone, Debug)]
@@ -19,6 +30,8 @@ pub struct HostConfig {
     pub processor: Option<ProcessorConfig>,
     /// Commands to its device before this time take no time: lasting objects were made before a run begins.
     pub commands_from: Instant,
+    /// Interrupts for TCP's packets.
+    pub interrupts: Interrupts,
 }
 
 impl HostConfig {
@@ -52,6 +65,7 @@ impl HostConfig {
             memory_limit_bytes: 1 << 30,
             processor: None,
             commands_from: Instant::ZERO,
+            interrupts: Interrupts::default(),
         }
     }
 

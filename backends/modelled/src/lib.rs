@@ -33,7 +33,7 @@ mod state;
 mod tcp;
 
 pub use cluster::Cluster;
-pub use config::HostConfig;
+pub use config::{HostConfig, Interrupts};
 pub use device::HostDevice;
 pub use id::HostId;
 pub use simulator::{PlainSimulator, Simulator};

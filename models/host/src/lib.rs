@@ -7,10 +7,12 @@
 //!
 //! # Invariants
 //! * At most `cores` threads run at a time, and none waits for a core while one is free.
-//! * Work that a thread has begun is not interrupted: it takes microseconds, which no scheduler divides.
+//! * Threads do not interrupt each other's work: it takes microseconds, which no scheduler divides. The operating system's
+//!   [interruptions](ProcessorConfig::noise) do.
+//! * Everything random comes from the seed, in integers. Costs that are constant take nothing from it.
 //!
-//! Not modelled: preferences of threads for cores, caches, frequencies, and other programs of the host. A thread that polls
-//! gives its core to one that has work, so polling costs counted time, but delays no other thread.
+//! Not modelled: preferences of threads for cores, caches, frequencies, and a scheduler that moves a thread away from an interrupted
+//! core. A thread that polls gives its core to one that has work, so polling costs counted time, but delays no other thread.
 
 #![forbid(unsafe_code)]
 
@@ -18,8 +20,16 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use netacc_device::middleware::SplitMix64;
 use netacc_device::Instant;
-use netacc_parameters::parameters;
+use netacc_parameters::{parameters, Distribution};
+
+mod event_loop;
+mod interruptions;
+
+pub use event_loop::{EventLoop, LoopKind, Part, Step};
+
+use interruptions::Interruptions;
 
 parameters! {
     /// Processors of a host, and the costs of calls on them. By default calls cost nothing.
@@ -28,29 +38,42 @@ parameters! {
         /// How long a thread without work polls before it sleeps.
         spin: Duration = Duration::ZERO;
         /// From an event until a sleeping thread runs: interrupt, scheduler, return of the call. No thread works meanwhile.
-        wake_up: Duration = Duration::ZERO;
+        wake_up: Distribution = Distribution::ZERO;
         /// A call that stays in the library: on a stream that is on a link.
-        library_call: Duration = Duration::ZERO;
+        library_call: Distribution = Distribution::ZERO;
         /// A call of the kernel: on a stream that is on TCP, and each sleep.
-        system_call: Duration = Duration::ZERO;
+        system_call: Distribution = Distribution::ZERO;
         /// Copying 1024 bytes.
-        copy_per_kib: Duration = Duration::ZERO;
+        copy_per_kib: Distribution = Distribution::ZERO;
         /// Making and closing a connection, at each end, including its segments without data.
-        connection: Duration = Duration::ZERO;
+        connection: Distribution = Distribution::ZERO;
         /// Making a link, at each end: the time of the library's helper thread, without the device's own.
-        link: Duration = Duration::ZERO;
+        link: Distribution = Distribution::ZERO;
         /// Taking a stream onto a link, at each end: the time of the helper thread.
-        promotion: Duration = Duration::ZERO;
+        promotion: Distribution = Distribution::ZERO;
         /// The stack's work for one TCP segment that is sent or received.
-        segment: Duration = Duration::ZERO;
+        segment: Distribution = Distribution::ZERO;
         /// Bytes of such a segment; with segmentation offload many times a packet's.
         segment_size_bytes: u32 = 1448, at least 1;
+        /// Between two ticks of a core's timer; 0 for none.
+        tick_interval: Duration = Duration::ZERO;
+        /// How long a tick keeps the core from a thread's work.
+        tick: Distribution = Distribution::ZERO;
+        /// The mean time, exponentially distributed, between other interruptions of a core: interrupts, the kernel's and others'
+        /// work in the background; 0 for none.
+        noise_interval: Duration = Duration::ZERO;
+        /// How long one of them keeps the core.
+        noise: Distribution = Distribution::ZERO;
     }
     beside {
         /// Cores; 0 for as many as there are threads.
         cores: u32 = 0;
         /// Threads of the process, which share its connections; at least 1.
         threads: u32 = 1;
+        /// The order in which a thread of the process serves its connections.
+        loop_kind: LoopKind = LoopKind::Turns;
+        /// Decides what is random.
+        seed: u64 = 0;
     }
 }
 
@@ -72,19 +95,35 @@ impl ProcessorConfig {
         (!idle).then_some(self.workers() as u32)
     }
 
-    /// The time that a core needs.
-    pub fn time(&self, work: &Work) -> Duration {
+    /// The time that a core needs for work. What is random about it is decided by `seed`: with the same one, more work of a kind
+    /// takes that much longer, and the rest as long.
+    pub fn time(&self, work: &Work, seed: u64) -> Duration {
+        let mut kinds = 0;
+        let mut sum = |cost: &Distribution, count: u32| {
+            kinds += 1;
+            let mut random = SplitMix64::new(seed ^ kinds << 56);
+            cost.sum(count, &mut || random.next_u64())
+        };
         // Whole picoseconds a byte.
-        let copying = u128::from(work.bytes) * (self.copy_per_kib.as_nanos() * 1000 / 1024) / 1000;
+        let per_kib = sum(&self.copy_per_kib, 1).as_nanos();
+        let copying = u128::from(work.bytes) * (per_kib * 1000 / 1024) / 1000;
         let segments = u32::try_from(work.segment_bytes.div_ceil(u64::from(self.segment_size_bytes.max(1))));
-        self.library_call * work.library_calls
-            + self.system_call * work.system_calls
-            + self.connection * work.connections
-            + self.link * work.links
-            + self.promotion * work.promotions
-            + self.segment * segments.unwrap_or(u32::MAX)
+        sum(&self.library_call, work.library_calls)
+            + sum(&self.system_call, work.system_calls)
+            + sum(&self.connection, work.connections)
+            + sum(&self.link, work.links)
+            + sum(&self.promotion, work.promotions)
+            + sum(&self.segment, segments.unwrap_or(u32::MAX))
             + Duration::from_nanos(u64::try_from(copying).unwrap_or(u64::MAX))
             + work.service
+    }
+
+    /// The interruptions of a core.
+    fn interruptions(&self, core: usize) -> Interruptions {
+        let mut interruptions = Interruptions::new(SplitMix64::new(self.seed ^ (core as u64 + 1) << 40).next_u64());
+        interruptions.add_periodic(self.tick_interval, &self.tick);
+        interruptions.add_random(self.noise_interval, &self.noise);
+        interruptions
     }
 }
 
@@ -118,6 +157,8 @@ pub struct Usage {
     pub polling: Duration,
     /// The number of times that a sleeping thread was woken.
     pub wake_ups: u64,
+    /// Time for which work had to wait, for its core's interruptions.
+    pub interrupted: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +167,15 @@ enum Thread {
     Idle(Instant),
     /// Woken, or waiting for a core.
     Runnable,
-    Running,
+    /// On that core.
+    Running(usize),
+}
+
+/// A core.
+#[derive(Debug)]
+struct Core {
+    is_free: bool,
+    interruptions: Interruptions,
 }
 
 /// See the module documentation.
@@ -134,7 +183,7 @@ enum Thread {
 pub struct Processors {
     config: ProcessorConfig,
     threads: Vec<Thread>,
-    running: u32,
+    cores: Vec<Core>,
     /// In the order in which they became runnable.
     ready: VecDeque<u32>,
     /// Threads that have been woken, by the time at which they can run, then in order.
@@ -143,6 +192,7 @@ pub struct Processors {
     ends: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     number: u64,
     usage: Usage,
+    random: SplitMix64,
 }
 
 impl Processors {
@@ -150,10 +200,13 @@ impl Processors {
     pub fn new(config: ProcessorConfig) -> Processors {
         let count = config.workers() + usize::from(config.helper().is_some());
         let threads = vec![Thread::Idle(Instant::ZERO); count];
+        let cores = if config.cores == 0 { count } else { config.cores as usize };
+        let core = |number| Core { is_free: true, interruptions: config.interruptions(number) };
         Processors {
+            cores: (0..cores).map(core).collect(),
+            random: SplitMix64::new(config.seed),
             config,
             threads,
-            running: 0,
             ready: VecDeque::new(),
             waking: BinaryHeap::new(),
             ends: BinaryHeap::new(),
@@ -182,8 +235,14 @@ impl Processors {
         }
         self.usage.wake_ups += 1;
         self.number += 1;
-        self.waking.push(Reverse((now + self.config.wake_up, self.number, thread)));
+        let wake_up = self.config.wake_up.draw(&mut || self.random.next_u64());
+        self.waking.push(Reverse((now + wake_up, self.number, thread)));
         true
+    }
+
+    /// A seed for the time of some [work](ProcessorConfig::time).
+    pub fn seed(&mut self) -> u64 {
+        self.random.next_u64()
     }
 
     /// A thread that gets a core now. Give it [`work`](Processors::work) before anything else.
@@ -192,29 +251,31 @@ impl Processors {
             self.ready.push_back(*thread);
             self.waking.pop();
         }
-        if self.config.cores > 0 && self.running >= self.config.cores {
-            return None;
-        }
+        let core = self.cores.iter().position(|core| core.is_free)?;
         let thread = self.ready.pop_front()?;
-        self.threads[thread as usize] = Thread::Running;
-        self.running += 1;
+        self.threads[thread as usize] = Thread::Running(core);
+        self.cores[core].is_free = false;
         Some(thread)
     }
 
     /// The thread that has just got a core works for this time.
     pub fn work(&mut self, now: Instant, thread: u32, time: Duration) {
-        debug_assert_eq!(self.threads[thread as usize], Thread::Running, "it has a core");
+        let Thread::Running(core) = self.threads[thread as usize] else { return debug_assert!(false, "it has a core") };
+        let end = self.cores[core].interruptions.end_of_work(now, time);
         self.usage.busy += time;
+        self.usage.interrupted += end - now - time;
         self.number += 1;
-        self.ends.push(Reverse((now + time, self.number, thread)));
+        self.ends.push(Reverse((end, self.number, thread)));
     }
 
     /// A thread whose work is done, and whose core is free.
     pub fn poll_done(&mut self, now: Instant) -> Option<u32> {
         let Reverse((_, _, thread)) = *self.ends.peek().filter(|Reverse((at, _, _))| *at <= now)?;
         self.ends.pop();
-        self.running -= 1;
-        self.threads[thread as usize] = Thread::Idle(now);
+        let before = std::mem::replace(&mut self.threads[thread as usize], Thread::Idle(now));
+        if let Thread::Running(core) = before {
+            self.cores[core].is_free = true;
+        }
         Some(thread)
     }
 
@@ -248,7 +309,6 @@ impl Processors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netacc_device::middleware::SplitMix64;
 
     fn us(us: u64) -> Duration {
         Duration::from_micros(us)
@@ -259,12 +319,13 @@ mod tests {
     }
 
     /// Jobs of `service` each come at these times to threads in turn; returns how long each waited for its turn.
-    fn waits(config: ProcessorConfig, service: Duration, arrivals: &[Instant]) -> (Vec<Duration>, Usage, Instant) {
+    fn waits(config: ProcessorConfig, service: &Distribution, arrivals: &[Instant]) -> (Vec<Duration>, Usage, Instant) {
         let threads = config.threads;
         let mut all = Processors::new(config);
         let mut inbox: Vec<VecDeque<usize>> = (0..threads).map(|_| VecDeque::new()).collect();
         let mut waited = vec![Duration::ZERO; arrivals.len()];
         let (mut next, mut now) = (0, Instant::ZERO);
+        let mut random = SplitMix64::new(23);
         loop {
             while let Some(thread) = all.poll_done(now) {
                 if !inbox[thread as usize].is_empty() {
@@ -280,7 +341,7 @@ mod tests {
             while let Some(thread) = all.poll_start(now) {
                 let job = inbox[thread as usize].pop_front().expect("it was woken for work");
                 waited[job] = now - arrivals[job];
-                all.work(now, thread, service);
+                all.work(now, thread, service.draw(&mut || random.next_u64()));
             }
             let event = all.next_deadline().into_iter().chain(arrivals.get(next).copied()).min();
             let Some(event) = event else { return (waited, all.usage(now), now) };
@@ -293,45 +354,78 @@ mod tests {
     fn a_saturated_core_does_one_over_its_cost() {
         for (cores, threads) in [(1, 1), (1, 4), (2, 4), (0, 3)] {
             let config = ProcessorConfig { cores, threads, ..ProcessorConfig::free() };
-            let (_, usage, end) = waits(config, us(10), &vec![at(1); 1200]);
+            let (_, usage, end) = waits(config, &us(10).into(), &vec![at(1); 1200]);
             let at_once = if cores == 0 { threads } else { cores };
             assert_eq!(end, at(1 + 1200 * 10 / u64::from(at_once)), "{cores} cores, {threads} threads");
             assert_eq!(usage.busy, us(12_000));
         }
     }
 
-    // Breaks if work is not done in order, or waits for anything but the work before it: M/D/1, whose mean wait is rho
-    // / (1 - rho) * service / 2 (Pollaczek and Khinchine).
+    /// The mean wait of Poisson arrivals at one thread that always polls, so that only the queue remains, in nanoseconds.
+    fn mean_wait(config: ProcessorConfig, service: &Distribution, interval_ns: f64) -> f64 {
+        let mut rng = SplitMix64::new(11);
+        let mut time = 0.0;
+        let mut arrival = || {
+            let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            time += -(1.0 - uniform).ln() * interval_ns;
+            Instant::from_nanos(time as u64)
+        };
+        let arrivals: Vec<Instant> = (0..400_000).map(|_| arrival()).collect();
+        let config = ProcessorConfig { cores: 1, spin: Duration::MAX, ..config };
+        let (waited, ..) = waits(config, service, &arrivals);
+        waited.iter().map(|w| w.as_nanos() as f64).sum::<f64>() / waited.len() as f64
+    }
+
+    // Breaks if work is not done in order, or waits for anything but the work before it: M/G/1, whose mean wait is load / (1 - load)
+    // * E[S^2] / (2 E[S]) (Pollaczek and Khinchine), for constant, exponential and lognormal work and a mixture of short and long.
     #[test]
-    fn poisson_arrivals_wait_as_md1() {
-        let service = us(10);
-        for load in [0.3, 0.6, 0.8] {
-            let mut rng = SplitMix64::new(11);
-            let mut time = 0.0;
-            let mut arrival = || {
-                let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-                time += -(1.0 - uniform).ln() * 10_000.0 / load;
-                Instant::from_nanos(time as u64)
-            };
-            let arrivals: Vec<Instant> = (0..400_000).map(|_| arrival()).collect();
-            // One thread that always polls: only the queue remains.
-            let config = ProcessorConfig { cores: 1, spin: Duration::MAX, ..ProcessorConfig::free() };
-            let (waited, ..) = waits(config, service, &arrivals);
-            let mean = waited.iter().map(|w| w.as_nanos() as f64).sum::<f64>() / waited.len() as f64;
-            let expected = load / (1.0 - load) * 5_000.0;
-            assert!((mean / expected - 1.0).abs() < 0.04, "load {load}: {mean} ns for {expected}");
+    fn poisson_arrivals_wait_as_mg1() {
+        let square = 0.36f64.exp();
+        let mixed = Distribution::mixture(vec![(9, us(5).into()), (1, us(55).into())]).expect("has weight");
+        for (service, mean, second) in [
+            (us(10).into(), 10.0, 100.0),
+            (Distribution::exponential(us(10)), 10.0, 200.0),
+            (Distribution::lognormal(us(10), 600_000), 10.0 * 0.18f64.exp(), 100.0 * square * square),
+            (mixed, 10.0, 325.0),
+        ] {
+            for load in [0.3, 0.6] {
+                let waited = mean_wait(ProcessorConfig::free(), &service, mean * 1e3 / load);
+                let expected = load / (1.0 - load) * second / (2.0 * mean) * 1e3;
+                assert!((waited / expected - 1.0).abs() < 0.05, "{service:?}, load {load}: {waited} ns for {expected}");
+            }
         }
+    }
+
+    // Breaks if interruptions do not lengthen the queue: work with interruptions at rate n of length B is M/G/1 whose work is S + the
+    // interruptions in it, compound Poisson, and which finds an interruption at its beginning now and then, while the core is idle.
+    #[test]
+    fn interruptions_lengthen_the_queue() {
+        // 20 us each every 1 ms on average, work of 10 us, load 0.5.
+        let noise_interval = us(1_000);
+        let config = ProcessorConfig { noise_interval, noise: us(20).into(), ..ProcessorConfig::free() };
+        let waited = mean_wait(config, &us(10).into(), 20_000.0);
+        let (rate, noise, lambda) = (1e-3, 20.0, 0.05);
+        let mean = 10.0 * (1.0 + rate * noise);
+        let second = mean * mean + 10.0 * rate * noise * noise;
+        let load = lambda * mean;
+        // As customers with priority: preempt and resume (Kleinrock, Queueing systems II, 3.6), without the part that the work
+        // itself is longer by.
+        let residual = lambda * 100.0 / 2.0 + rate * noise * noise / 2.0;
+        let expected = residual / ((1.0 - rate * noise) * (1.0 - rate * noise - lambda * 10.0)) * 1e3;
+        assert!((waited / expected - 1.0).abs() < 0.06, "{waited} ns for {expected} (load {load}, second {second})");
+        let silent = mean_wait(ProcessorConfig::free(), &us(10).into(), 20_000.0);
+        assert!(waited > 1.03 * silent, "{waited} ns with, {silent} without");
     }
 
     // Breaks if a sleeper runs at once, a poller late, or polling counts as work.
     #[test]
     fn who_polls_is_there_at_once() {
-        let config = ProcessorConfig { cores: 1, spin: us(50), wake_up: us(5), ..ProcessorConfig::free() };
+        let config = ProcessorConfig { cores: 1, spin: us(50), wake_up: us(5).into(), ..ProcessorConfig::free() };
         let arrivals = [at(100), at(140), at(300)];
-        let (waited, usage, end) = waits(config, us(10), &arrivals);
+        let (waited, usage, end) = waits(config, &us(10).into(), &arrivals);
         // It has slept since it began, polls from 115 to 140 and from 150 to 200, and sleeps again.
         assert_eq!(waited, [us(5), us(0), us(5)]);
-        assert_eq!(usage, Usage { busy: us(30), polling: us(50 + 25 + 50), wake_ups: 2 });
+        assert_eq!(usage, Usage { busy: us(30), polling: us(50 + 25 + 50), wake_ups: 2, interrupted: us(0) });
         assert_eq!(end, at(315));
     }
 
@@ -339,13 +433,13 @@ mod tests {
     #[test]
     fn work_is_the_sum_of_its_parts() {
         let config = ProcessorConfig {
-            library_call: Duration::from_nanos(100),
-            system_call: Duration::from_nanos(300),
-            copy_per_kib: Duration::from_nanos(512),
-            connection: us(20),
-            link: us(300),
-            promotion: us(40),
-            segment: us(1),
+            library_call: Duration::from_nanos(100).into(),
+            system_call: Duration::from_nanos(300).into(),
+            copy_per_kib: Duration::from_nanos(512).into(),
+            connection: us(20).into(),
+            link: us(300).into(),
+            promotion: us(40).into(),
+            segment: us(1).into(),
             segment_size_bytes: 1000,
             ..ProcessorConfig::free()
         };
@@ -353,7 +447,22 @@ mod tests {
         let links = Work { links: 1, promotions: 2, ..calls };
         let work = Work { connections: 2, bytes: 4000, segment_bytes: 2001, service: us(7), ..links };
         let expected = 200 + 900 + 2000 + 40_000 + 300_000 + 80_000 + 3000 + 7000;
-        assert_eq!(config.time(&work), Duration::from_nanos(expected));
-        assert_eq!(ProcessorConfig::free().time(&Work { service: Duration::ZERO, ..work }), Duration::ZERO);
+        assert_eq!(config.time(&work, 1), Duration::from_nanos(expected));
+        assert_eq!(ProcessorConfig::free().time(&Work { service: Duration::ZERO, ..work }, 1), Duration::ZERO);
+    }
+
+    // Breaks if more work than was predicted makes the rest of it take another time: the difference could be negative.
+    #[test]
+    fn more_work_of_a_kind_leaves_the_rest_as_it_is() {
+        let cost = Distribution::exponential(us(1));
+        let config = ProcessorConfig { library_call: cost.clone(), segment: cost, ..ProcessorConfig::free() };
+        let time = |library_calls, segments: u64, seed| {
+            config.time(&Work { library_calls, segment_bytes: segments * 1448, ..Work::default() }, seed)
+        };
+        for seed in 0..100 {
+            assert_eq!(time(2, 3, seed) - time(2, 0, seed), time(0, 3, seed));
+            assert!(time(3, 3, seed) >= time(2, 3, seed));
+        }
+        assert_ne!(time(1, 0, 1), time(1, 0, 2));
     }
 }

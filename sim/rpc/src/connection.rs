@@ -102,8 +102,16 @@ pub(crate) struct Connection {
     pub(crate) blocked: [bool; 2],
     /// Requests that the server has answered.
     pub(crate) answers: u32,
+    /// Answers that the client has taken.
+    pub(crate) answered: u32,
+    /// Of these, those since it last made requests.
+    pub(crate) new_answers: u32,
+    /// It lasts, and the run waits for its end.
+    pub(crate) is_open: bool,
     /// Application work for each request, at the server.
     pub(crate) service: Duration,
+    /// Application work for each answer, at the client.
+    pub(crate) client_service: Duration,
     pub(crate) wire: AnchorWire,
 }
 
@@ -112,7 +120,7 @@ pub(crate) struct Connection {
 pub(crate) struct Moves {
     pub(crate) read: u64,
     pub(crate) written: u64,
-    /// Requests that are answered.
+    /// Requests that the server answers; answers that the client takes.
     pub(crate) served: u32,
 }
 
@@ -190,7 +198,8 @@ impl Connection {
     pub(crate) fn expect(&self, side: usize, unread: u64) -> Moves {
         let read = self.directions[1 - side].read + unread;
         if side == 0 {
-            return Moves { read: unread, written: self.ends[0] - self.directions[0].written, served: 0 };
+            let served = self.asked.iter().take_while(|e| e.response_end <= read).count() as u32;
+            return Moves { read: unread, written: self.ends[0] - self.directions[0].written, served };
         }
         let whole = self.asked.iter().skip(self.served).take_while(|e| e.request_end <= read);
         let (served, last) = whole.fold((0, None), |(count, _), e| (count + 1, Some(e.response_end)));
@@ -204,6 +213,7 @@ impl Connection {
         let read = self.directions[1].read;
         self.asked.front().filter(|e| e.response_end <= read)?;
         self.served -= 1;
+        self.answered += 1;
         self.asked.pop_front()
     }
 }
@@ -252,7 +262,11 @@ pub(crate) fn connect(
         was_used: [false; 2],
         short: None,
         blocked: [false; 2],
+        answered: 0,
+        new_answers: 0,
+        is_open: false,
         service: conversation.service,
+        client_service: conversation.client_service,
         wire,
     }
 }

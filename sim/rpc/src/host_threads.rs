@@ -1,16 +1,15 @@
 //! The work of a host's process, on its processors.
 //!
-//! Connections belong to threads in turn. A connection with something to do waits in its thread's inbox; the thread takes one
-//! at a time, in order. Its calls happen when their time is over: a response leaves when it was made. Their cost is predicted
+//! Connections belong to threads in turn. A connection with something to do waits in its thread's inbox, an [`EventLoop`], which has the
+//! order of the steps. The calls of a step happen when their time is over: a response leaves when it was made. Their cost is predicted
 //! from the bytes that are there; the rest, for bytes that came meanwhile, the thread pays before its next work.
 //!
 //! The library's helper thread is one more, which sleeps between its [tasks](HelperTask).
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_host::{ProcessorConfig, Processors, Work};
+use netacc_host::{EventLoop, LoopKind, Part, ProcessorConfig, Processors, Step, Work};
 
 /// A task of the helper thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +33,15 @@ pub(crate) enum Task {
 /// The current work of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
-    pub(crate) task: Task,
+    pub(crate) step: Step<Task>,
     /// The work that was predicted and paid for.
     paid: Duration,
+    /// Decides what is random about its time.
+    seed: u64,
 }
 
-#[derive(Default)]
 struct Thread {
-    inbox: VecDeque<Task>,
+    inbox: EventLoop<Task>,
     job: Option<Job>,
     /// Time that its last work took beyond the prediction.
     owed: Duration,
@@ -62,8 +62,9 @@ pub(crate) struct HostThreads {
 impl HostThreads {
     pub(crate) fn new(config: ProcessorConfig) -> HostThreads {
         let helper = config.helper();
-        let threads = config.threads.max(1) + u32::from(helper.is_some());
-        let threads = (0..threads).map(|_| Thread::default()).collect();
+        let thread = |kind| Thread { inbox: EventLoop::new(kind), job: None, owed: Duration::ZERO, slept: false };
+        let workers = (0..config.threads.max(1)).map(|_| thread(config.loop_kind));
+        let threads = workers.chain(helper.map(|_| thread(LoopKind::Turns))).collect();
         HostThreads { processors: Processors::new(config), threads, helper, waiting: Vec::new() }
     }
 
@@ -76,7 +77,7 @@ impl HostThreads {
     pub(crate) fn send(&mut self, now: Instant, helper_task: HelperTask) {
         let Some(helper) = self.helper else { return };
         let thread = &mut self.threads[helper as usize];
-        thread.inbox.push_back(Task::Helper(helper_task));
+        thread.inbox.push(Task::Helper(helper_task));
         thread.slept |= self.processors.wake(now, helper);
     }
 
@@ -85,7 +86,7 @@ impl HostThreads {
         let Some(helper) = self.helper else { return false };
         let thread = &self.threads[helper as usize];
         let task = Task::Helper(helper_task);
-        thread.inbox.contains(&task) || thread.job.is_some_and(|job| job.task == task)
+        thread.inbox.arrived().any(|arrived| *arrived == task) || thread.job.is_some_and(|job| job.step.of == task)
     }
 
     /// There is something to do for a conversation.
@@ -97,30 +98,31 @@ impl HostThreads {
             self.waiting.resize(number + 1, false);
         }
         if !std::mem::replace(&mut self.waiting[number], true) {
-            thread.inbox.push_back(Task::Connection(number));
+            thread.inbox.push(Task::Connection(number));
         }
         thread.slept |= self.processors.wake(now, index as u32);
     }
 
-    /// A thread that has a core now, and its task. [`begin`](HostThreads::begin) comes next.
-    pub(crate) fn poll_start(&mut self, now: Instant) -> Option<(u32, Task)> {
+    /// A thread that has a core now, and its next step. [`begin`](HostThreads::begin) comes next.
+    pub(crate) fn poll_start(&mut self, now: Instant) -> Option<(u32, Step<Task>)> {
         let thread = self.processors.poll_start(now)?;
-        let task = self.threads[thread as usize].inbox.pop_front();
-        let task = task.expect("a thread is woken for something");
-        if let Task::Connection(number) = task {
+        let step = self.threads[thread as usize].inbox.poll();
+        let step = step.expect("a thread is woken for something");
+        if let (Task::Connection(number), Part::Whole | Part::Read) = (step.of, step.part) {
             self.waiting[number] = false;
         }
-        Some((thread, task))
+        Some((thread, step))
     }
 
     /// The thread begins work of that price.
-    pub(crate) fn begin(&mut self, now: Instant, index: u32, task: Task, work: Work) {
+    pub(crate) fn begin(&mut self, now: Instant, index: u32, step: Step<Task>, work: Work) {
+        let seed = self.processors.seed();
         let thread = &mut self.threads[index as usize];
         let sleep = Work { system_calls: u32::from(std::mem::take(&mut thread.slept)), ..Work::default() };
         let config = self.processors.config();
-        let paid = config.time(&work);
-        let time = paid + config.time(&sleep) + std::mem::take(&mut thread.owed);
-        thread.job = Some(Job { task, paid });
+        let paid = config.time(&work, seed);
+        let time = paid + config.time(&sleep, !seed) + std::mem::take(&mut thread.owed);
+        thread.job = Some(Job { step, paid, seed });
         self.processors.work(now, index, time);
     }
 
@@ -134,7 +136,7 @@ impl HostThreads {
     /// The work that was done had that price.
     pub(crate) fn settle(&mut self, now: Instant, index: u32, job: &Job, work: &Work) {
         let thread = &mut self.threads[index as usize];
-        thread.owed = self.processors.config().time(work).saturating_sub(job.paid);
+        thread.owed = self.processors.config().time(work, job.seed).saturating_sub(job.paid);
         if !thread.inbox.is_empty() {
             self.processors.wake(now, index);
         }

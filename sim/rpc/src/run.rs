@@ -8,7 +8,7 @@ use netacc_device::loopback::anchor::UsedWires;
 use netacc_device::{DeviceError, Instant};
 use netacc_driver::Endpoint;
 use netacc_host::Usage;
-use netacc_modelled::{Cluster, HostId, TcpWires};
+use netacc_modelled::{Cluster, HostId, Interrupts, TcpWires};
 use netacc_rnic::Counters;
 use slab::Slab;
 
@@ -27,6 +27,8 @@ pub(crate) enum Due {
     Request(usize),
     /// To make a connection of a conversation.
     Connect(usize),
+    /// A connection, by its number: an interrupt brings what TCP has for it.
+    Interrupt(usize),
 }
 
 /// The process of one host, and the times at which it has something to do.
@@ -35,6 +37,9 @@ pub(crate) struct HostState {
     pub(crate) threads: Option<HostThreads>,
     /// When making links begins to take the processors' time.
     pub(crate) links_cost_from: Instant,
+    pub(crate) interrupts: Interrupts,
+    /// The time of the latest interrupt, which may be to come.
+    pub(crate) interrupted: Option<Instant>,
     /// Peers' streams that were granted a link, as far as the helper thread was sent for them.
     pub(crate) granted: u64,
     pub(crate) ready: Arc<ReadyStreams>,
@@ -117,6 +122,8 @@ impl Run {
             hosts.push(HostState {
                 threads: of.processor.clone().map(HostThreads::new),
                 links_cost_from: of.commands_from,
+                interrupts: of.interrupts,
+                interrupted: None,
                 granted: 0,
                 ready,
                 wake: None,
@@ -165,7 +172,9 @@ impl Run {
                 Some(short_client) => short_client.is_over(),
                 None => {
                     let connection = run.open(number, conversation, None);
-                    run.connections[connection].is_over()
+                    let connection = &mut run.connections[connection];
+                    connection.is_open = !connection.is_over();
+                    !connection.is_open
                 }
             };
             run.open += usize::from(!over);

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 
 use netacc_device::Instant;
-use netacc_modelled::HostId;
+use netacc_host::Part;
+use netacc_modelled::{HostId, Interrupts};
 use netacc_rnic::Packet;
 
 use crate::config::Tcp;
@@ -37,13 +38,31 @@ impl Run {
             self.cluster.note_tcp(&[serial + side as u64, end.unread()]);
         }
         let waits = std::mem::take(&mut connection.blocked[1 - side]);
-        self.hosts[host].ready.note(number);
+        self.interrupt(host, number, now);
         self.turn_for_tcp(host);
         if waits {
             self.hosts[hosts[1 - side]].ready.note(number);
             self.turn_for_tcp(hosts[1 - side]);
         }
         self.settle(number as usize);
+    }
+
+    /// The host's NIC reports what TCP has brought for a connection: at once, or by an interrupt that comes later.
+    fn interrupt(&mut self, host: usize, number: u32, now: Instant) {
+        let state = &mut self.hosts[host];
+        if state.interrupts == Interrupts::default() {
+            return state.ready.note(number);
+        }
+        let Interrupts { delay, interval } = state.interrupts;
+        let soonest = now + delay;
+        // One that is to come for packets before this one does not bring it, unless it comes late enough.
+        let at = match state.interrupted {
+            Some(latest) if latest >= soonest => latest,
+            Some(latest) => soonest.max(latest + interval),
+            None => soonest,
+        };
+        state.interrupted = Some(at);
+        state.timers.push(Reverse((at, Due::Interrupt(number as usize))));
     }
 
     /// TCP has brought wrong bytes.
@@ -126,7 +145,7 @@ impl Run {
                 }
                 match &mut self.hosts[host].threads {
                     Some(threads) => threads.put(now, *number),
-                    None => self.serve(*number, host, now),
+                    None => self.serve(*number, host, now, Part::Whole),
                 }
                 peers.extend(self.unlinked_peer(*number, host));
                 if self.promotions.wanted {
@@ -168,24 +187,25 @@ impl Run {
                     }
                 }
                 Due::Connect(conversation) => self.connect_due(conversation, now, ready),
+                Due::Interrupt(number) => ready.push(number),
             }
         }
     }
 
-    /// One end of a conversation does all that it can.
-    pub(crate) fn serve(&mut self, number: usize, host: usize, now: Instant) {
+    /// One end of a conversation does all that it can in that part of its turn.
+    pub(crate) fn serve(&mut self, number: usize, host: usize, now: Instant, part: Part) {
         if self.promotions.wanted || self.tcp != Tcp::Memory {
-            return self.move_bytes(number, host, now);
+            return self.move_bytes(number, host, now, part);
         }
         let before = self.moved(number, host);
-        self.move_bytes(number, host, now);
+        self.move_bytes(number, host, now, part);
         let after = self.moved(number, host);
         if (after.read, after.written) != (before.read, before.written) {
             self.nudge_peer(number, host);
         }
     }
 
-    fn move_bytes(&mut self, number: usize, host: usize, now: Instant) {
+    fn move_bytes(&mut self, number: usize, host: usize, now: Instant, part: Part) {
         let at_once = self.uses_tcp();
         let connected = self.tcp == Tcp::Memory || self.wires.is_connected(number as u32);
         let Some(connection) = self.connections.get_mut(number) else { return };
@@ -197,26 +217,46 @@ impl Run {
         if !connected || !at_once && !connection.is_linked(endpoint, side) {
             return self.close_if_over(number, side, now);
         }
-        let conversation = connection.conversation as usize;
-        let before = connection.directions[1 - side].read;
-        if let Err(position) = connection.read(endpoint, side, now) {
-            self.broken.get_or_insert(Broken { conversation, position });
+        if part != Part::Write && !self.read(number, host, side, now) {
             return;
         }
-        self.results.read += connection.directions[1 - side].read - before;
-        if side == 1 {
-            let until = connection.answerable();
-            connection.write(endpoint, 1, until, now);
-            return self.close_if_over(number, side, now);
+        if part != Part::Read {
+            match side {
+                0 => self.make_requests(number, now),
+                _ => self.answer(number, host, now),
+            }
+            self.close_if_over(number, side, now);
         }
-        self.take_answers_and_ask(number, now);
-        self.close_if_over(number, side, now);
     }
 
-    /// A client takes its answers, and makes the requests that are due.
-    fn take_answers_and_ask(&mut self, number: usize, now: Instant) {
+    /// One end reads what there is; a client takes the answers in it. Whether no byte was wrong.
+    fn read(&mut self, number: usize, host: usize, side: usize, now: Instant) -> bool {
+        let Some(connection) = self.connections.get_mut(number) else { return false };
+        let conversation = connection.conversation as usize;
+        let before = connection.directions[1 - side].read;
+        if let Err(position) = connection.read(&self.endpoints[host], side, now) {
+            self.broken.get_or_insert(Broken { conversation, position });
+            return false;
+        }
+        self.results.read += connection.directions[1 - side].read - before;
+        match side {
+            0 => self.take_answers(number, now),
+            _ => drop(connection.answerable()),
+        }
+        true
+    }
+
+    /// A server answers the requests that it has read.
+    fn answer(&mut self, number: usize, host: usize, now: Instant) {
+        if let Some(connection) = self.connections.get_mut(number) {
+            let until = connection.answerable();
+            connection.write(&self.endpoints[host], 1, until, now);
+        }
+    }
+
+    /// A client takes its answers.
+    fn take_answers(&mut self, number: usize, now: Instant) {
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let was_over = connection.is_over();
         let mut answers = 0;
         while let Some(exchange) = connection.take_answered() {
             let Exchange { begun, request_bytes, response_bytes, .. } = exchange;
@@ -229,14 +269,23 @@ impl Run {
             connection.source.handle_answer(now);
         }
         self.results.answered += u64::from(answers);
+        if let Some(short) = &mut connection.short {
+            short.answered += answers;
+        }
+        connection.new_answers += answers;
+    }
+
+    /// A client makes the requests that are due.
+    fn make_requests(&mut self, number: usize, now: Instant) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
         let host = connection.client as usize;
         connection.ask(now);
         connection.write(&self.endpoints[host], 0, connection.ends[0], now);
-        let ends = !was_over && connection.is_over();
-        match &mut connection.short {
-            Some(short) => short.answered += answers,
-            None => self.open -= usize::from(ends),
+        if connection.is_open && connection.is_over() {
+            connection.is_open = false;
+            self.open -= 1;
         }
+        let answers = std::mem::take(&mut connection.new_answers);
         if let Some(due) = connection.source.due().filter(|due| connection.wake_at.is_none_or(|at| *due < at)) {
             connection.wake_at = Some(due);
             self.hosts[host].timers.push(Reverse((due, Due::Request(number))));

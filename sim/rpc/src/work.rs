@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use netacc_device::Instant;
-use netacc_host::Work;
+use netacc_host::{Part, Step, Work};
 use netacc_modelled::HostId;
 
 use crate::connection::Moves;
@@ -26,24 +26,24 @@ impl Run {
                 }
                 continue;
             }
-            let Some((thread, task)) = threads.poll_start(now) else { return };
-            let work = match task {
+            let Some((thread, step)) = threads.poll_start(now) else { return };
+            let work = match step.of {
                 Task::Connection(number) => {
-                    let expected = self.expect(number, host);
-                    self.price(number, host, expected)
+                    let expected = self.expect(number, host, step.part);
+                    self.price(number, host, &step, expected)
                 }
                 Task::Helper(_) if now < self.hosts[host].links_cost_from => Work::default(),
                 Task::Helper(helper_task) => self.price_helper_task(host, helper_task),
             };
             if let Some(threads) = &mut self.hosts[host].threads {
-                threads.begin(now, thread, task, work);
+                threads.begin(now, thread, step, work);
             }
         }
     }
 
     /// The time of a job is over: it happens. Returns its cost.
     fn finish(&mut self, host: usize, job: &Job, now: Instant) -> Work {
-        let number = match job.task {
+        let number = match job.step.of {
             Task::Connection(number) => number,
             Task::Helper(helper_task) => {
                 self.run_helper_task(host, helper_task);
@@ -51,14 +51,14 @@ impl Run {
             }
         };
         let before = self.moved(number, host);
-        self.serve(number, host, now);
+        self.serve(number, host, now, job.step.part);
         let after = self.moved(number, host);
         let moves = Moves {
             read: after.read.saturating_sub(before.read),
             written: after.written.saturating_sub(before.written),
             served: after.served.saturating_sub(before.served),
         };
-        let work = self.price(number, host, moves);
+        let work = self.price(number, host, &job.step, moves);
         self.note_used(number, host, moves);
         work
     }
@@ -109,27 +109,33 @@ impl Run {
     pub(crate) fn moved(&self, number: usize, host: usize) -> Moves {
         let Some(connection) = self.connections.get(number) else { return Moves::default() };
         let side = usize::from(host != connection.client as usize);
-        let served = if side == 1 { connection.answers } else { 0 };
+        let served = if side == 1 { connection.answers } else { connection.answered };
         Moves { read: connection.directions[1 - side].read, written: connection.directions[side].written, served }
     }
 
-    /// The bytes that one end of a conversation will move, as far as they can be predicted.
-    fn expect(&mut self, number: usize, host: usize) -> Moves {
+    /// The bytes that one end of a conversation will move in that part of its turn, as far as they can be predicted.
+    fn expect(&mut self, number: usize, host: usize, part: Part) -> Moves {
         let Some(connection) = self.connections.get_mut(number) else { return Moves::default() };
         let side = usize::from(host != connection.client as usize);
         let unread = connection.end(&self.endpoints[host], side).map_or(0, |end| end.unread());
-        connection.expect(side, unread)
+        let all = connection.expect(side, unread);
+        match part {
+            Part::Whole => all,
+            Part::Read => Moves { written: 0, ..all },
+            Part::Write => Moves { read: 0, served: 0, ..all },
+        }
     }
 
-    /// The cost of moving them: a call each to wait, to read and to write.
-    fn price(&mut self, number: usize, host: usize, moves: Moves) -> Work {
+    /// The cost of moving them: a call each to ask for what is ready, to read and to write.
+    fn price(&mut self, number: usize, host: usize, step: &Step<Task>, moves: Moves) -> Work {
         let bytes = moves.read + moves.written;
         let Some(connection) = self.connections.get_mut(number).filter(|_| bytes > 0) else { return Work::default() };
         let side = usize::from(host != connection.client as usize);
         // Paid when it is first used; lasting connections were made before the run.
         let connections = u32::from(connection.short.is_some() && !connection.was_used[side]);
-        let calls = 1 + u32::from(moves.read > 0) + u32::from(moves.written > 0);
-        let work = Work { connections, bytes, service: connection.service * moves.served, ..Work::default() };
+        let calls = u32::from(step.asks) + u32::from(moves.read > 0) + u32::from(moves.written > 0);
+        let each = if side == 1 { connection.service } else { connection.client_service };
+        let work = Work { connections, bytes, service: each * moves.served, ..Work::default() };
         match connection.is_linked(&self.endpoints[host], side) {
             true => Work { library_calls: calls, ..work },
             false => Work { system_calls: calls, segment_bytes: bytes, ..work },

@@ -42,8 +42,8 @@ static ALLOCATOR: Counting = Counting;
 /// The most that was allocated in a run of so many short connections, one after the other.
 fn peak(connections: u64, promote: bool) -> usize {
     let nic = NicConfig::ideal(8_000_000_000);
-    let processor =
-        (!promote).then(|| ProcessorConfig { system_call: Duration::from_nanos(400), ..ProcessorConfig::free() });
+    let processor = (!promote)
+        .then(|| ProcessorConfig { system_call: Duration::from_nanos(400).into(), ..ProcessorConfig::free() });
     let base = Conversation::closed(0, 1, 64, 200, 1).expect("lengths above 0");
     let plan = Conversation { requests_per_connection: NonZeroU32::new(2), count: Some(connections), ..base };
     let config = RunConfig {

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_host::{ProcessorConfig, Usage};
+use netacc_host::{LoopKind, ProcessorConfig, Usage};
 use netacc_modelled::HostConfig;
 use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
 use netacc_rnic::{CommandTimes, NicConfig};
@@ -24,11 +24,11 @@ fn polling() -> ProcessorConfig {
     ProcessorConfig {
         cores: 1,
         spin: Duration::MAX,
-        wake_up: ns(5_000),
-        library_call: ns(100),
-        system_call: ns(400),
-        copy_per_kib: ns(512),
-        segment: ns(700),
+        wake_up: ns(5_000).into(),
+        library_call: ns(100).into(),
+        system_call: ns(400).into(),
+        copy_per_kib: ns(512).into(),
+        segment: ns(700).into(),
         segment_size_bytes: 1_000,
         ..ProcessorConfig::free()
     }
@@ -89,6 +89,31 @@ fn a_core_answers_one_over_its_cost() {
         let usage = outcome.usage[1].expect("the server has processors");
         assert_eq!(usage.busy, ns(800 * cost_on_a_link()));
     }
+}
+
+// Breaks if a loop that serves all that are ready asks for each connection, reads or writes for nothing, or loses one: a request costs a
+// call to read and one to write, and each round one call more.
+#[test]
+fn a_round_asks_once() {
+    let processor = ProcessorConfig { loop_kind: LoopKind::Batches, ..polling() };
+    let outcome = run(Some(processor), true, talks(8, 100));
+    let busy = outcome.usage[1].expect("the server has processors").busy.as_nanos() as u64;
+    let asking = busy - 800 * (cost_on_a_link() - 100);
+    assert_eq!(asking % 100, 0, "{busy}");
+    assert!((100..700).contains(&(asking / 100)), "{} rounds for 800 requests", asking / 100);
+}
+
+// Breaks if a client's own work is free, or that of others.
+#[test]
+fn a_clients_work_takes_its_time() {
+    let client_service = ns(3_000);
+    let plans = |talk: Conversation| Conversation { client_service, ..talk };
+    let busy = |talks| {
+        let outcome = run_on(vec![Some(polling()), Some(polling())], true, talks);
+        [0, 1].map(|host| outcome.usage[host].expect("both have processors").busy)
+    };
+    let [without, with] = [busy(talks(2, 50)), busy(talks(2, 50).into_iter().map(plans).collect())];
+    assert_eq!(with, [without[0] + ns(100 * 3_000), without[1]]);
 }
 
 // Breaks if requests wait for anything but their turn: with Poisson arrivals the mean wait is that of M/D/1.
@@ -163,7 +188,7 @@ fn both_ends_take_their_time() {
 
 /// A helper thread whose work for a link is longer than anything else here.
 fn helping(cores: u32) -> ProcessorConfig {
-    ProcessorConfig { cores, link: ns(300_000), promotion: ns(40_000), ..polling() }
+    ProcessorConfig { cores, link: ns(300_000).into(), promotion: ns(40_000).into(), ..polling() }
 }
 
 // Breaks if making links in the background takes no time of a processor, another one's, or some of it twice: each link and each

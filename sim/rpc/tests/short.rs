@@ -19,8 +19,12 @@ fn us(us: u64) -> Duration {
 
 /// Two hosts, with processors where nothing is promoted, as nothing else takes time there.
 fn run(promote: bool, conversations: Vec<Conversation>) -> Outcome {
-    let costs =
-        ProcessorConfig { system_call: us(1), connection: us(10), spin: Duration::MAX, ..ProcessorConfig::free() };
+    let costs = ProcessorConfig {
+        system_call: us(1).into(),
+        connection: us(10).into(),
+        spin: Duration::MAX,
+        ..ProcessorConfig::free()
+    };
     let processor = (!promote).then_some(costs);
     run_on(HostConfig { processor, ..HostConfig::roce(NicConfig::ideal(LINE)) }, promote, conversations)
 }
@@ -135,10 +139,10 @@ fn who_is_closed_before_it_has_a_link_is_none_the_worse() {
     };
     let processor = ProcessorConfig {
         cores: 1,
-        link: us(20),
-        promotion: us(25),
-        wake_up: us(3),
-        system_call: us(1),
+        link: us(20).into(),
+        promotion: us(25).into(),
+        wake_up: us(3).into(),
+        system_call: us(1).into(),
         ..ProcessorConfig::free()
     };
     let nic = NicConfig { commands, ..NicConfig::ideal(LINE) };

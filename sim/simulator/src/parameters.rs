@@ -1,6 +1,9 @@
 //! Parameters of the network and of the hosts' devices. Those of NICs and processors are in `models/rnic` and `models/host`.
 
+use std::time::Duration;
+
 use netacc_host::ProcessorConfig;
+use netacc_modelled::Interrupts;
 use netacc_parameters::{choice, parameters, Parameter, Parameters};
 use netacc_rnic::{CommandTimes, Costs, DcqcnConfig, NicConfig, RateConfig};
 use serde::{Deserialize, Serialize};
@@ -68,6 +71,8 @@ parameters! {
         rebind: bool = true;
         /// Bytes that may be registered at once. The default is arbitrary: far above what a simulated process uses.
         memory_limit_bytes: usize = 8 << 30;
+        /// The least time between two interrupts for packets of the kernel's TCP (interrupt moderation).
+        interrupt_interval: Duration = Duration::ZERO;
     }
 }
 
@@ -98,6 +103,18 @@ impl Device {
         };
         let (costs, commands) = (self.costs.clone(), self.commands.clone());
         NicConfig { line_rate_bps, rate_control, costs, commands, ..self.nic.clone() }
+    }
+}
+
+impl Device {
+    /// How TCP's bytes come from a process to another one: as messages of RDMA they take the times of both NICs. Each comes by an
+    /// interrupt.
+    pub fn tcp_interrupts(&self) -> Interrupts {
+        let Costs { doorbell, request_fetch, payload_fetch, transmit_packet, .. } = &self.costs;
+        let Costs { receive_packet, placement, completion, interrupt, .. } = &self.costs;
+        let sending = *doorbell + *request_fetch + *payload_fetch + *transmit_packet;
+        let delay = sending + *receive_packet + *placement + *completion + *interrupt;
+        Interrupts { delay, interval: self.driver.interrupt_interval }
     }
 }
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use netacc_device::middleware::SplitMix64;
 use netacc_device::Instant;
-use netacc_host::ProcessorConfig;
+use netacc_host::{LoopKind, ProcessorConfig};
 use netacc_modelled::HostConfig;
 use netacc_rpc::{Conversation, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp};
 
-use crate::scenario::{Arrival, Group, Pause, Scenario, ScenarioError, SizeBin, Stack};
+use crate::scenario::{Arrival, Group, Loop, Pause, Scenario, ScenarioError, SizeBin, Stack};
 
 impl Scenario {
     /// The hosts and their conversations, before the first request.
@@ -17,7 +17,7 @@ impl Scenario {
     /// A group that is not valid, or a host without queues.
     pub fn run(&self) -> Result<Run, ScenarioError> {
         let rates = self.host_rates();
-        let host = |(number, rate): (usize, u64)| self.host(rate, self.is_server(number as u32));
+        let host = |(number, rate): (usize, u64)| self.host(number as u32, rate);
         let hosts = rates.into_iter().enumerate().map(host).collect();
         let Stack { ring_bytes, message_bytes, streams_per_link, promote_after, .. } = self.stack;
         // As in the library: as many as the device has.
@@ -60,18 +60,25 @@ impl Scenario {
         rates
     }
 
-    fn host(&self, line_rate_bps: u64, server: bool) -> HostConfig {
+    fn host(&self, number: u32, line_rate_bps: u64) -> HostConfig {
+        let server = self.is_server(number);
         let mut host = HostConfig::roce(self.device.nic_config(line_rate_bps));
         host.name = "host".into();
         // Connections that last were made before the run.
         host.commands_from = at(self.measure.warmup_ns);
         let driver = &self.device.driver;
         host.memory_limit_bytes = driver.memory_limit_bytes;
+        host.interrupts = self.device.tcp_interrupts();
         host.capabilities.max_inline = driver.max_inline_bytes;
         host.capabilities.rebind = driver.rebind;
         host.processor = self.processors.as_ref().map(|p| ProcessorConfig {
             cores: p.cores,
             threads: if server { p.server_threads } else { p.client_threads },
+            loop_kind: match if server { p.server_loop } else { p.client_loop } {
+                Loop::Turns => LoopKind::Turns,
+                Loop::Batches => LoopKind::Batches,
+            },
+            seed: SplitMix64::new(self.seed ^ u64::from(number + 1) << 32).next_u64(),
             ..p.costs.clone()
         });
         host
@@ -104,6 +111,7 @@ impl Scenario {
                     count: group.count,
                     seed,
                     service: Duration::from_nanos(group.service_ns),
+                    client_service: Duration::from_nanos(group.client_service_ns),
                 });
                 number += 1;
             }

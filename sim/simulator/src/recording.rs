@@ -207,6 +207,7 @@ impl Recording {
             of.busy_ns += usage.busy.as_nanos() as u64;
             of.polling_ns += usage.polling.as_nanos() as u64;
             of.wake_ups += usage.wake_ups;
+            of.interrupted_ns += usage.interrupted.as_nanos() as u64;
         }
         let [clients, servers] = processors;
         let links = LinkCounts::from(run.set_up());

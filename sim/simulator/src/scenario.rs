@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::parameters::{Device, Switch};
 
 /// Version of the format.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// An error in a resolved scenario.
 #[derive(Debug, thiserror::Error)]
@@ -115,8 +115,22 @@ pub struct Processors {
     pub server_threads: u32,
     /// Threads of the process on any other host.
     pub client_threads: u32,
+    /// The order in which a thread of a server's process serves its connections.
+    pub server_loop: Loop,
+    /// The order in which a thread of any other process serves its connections.
+    pub client_loop: Loop,
     /// Costs of calls.
     pub costs: ProcessorConfig,
+}
+
+/// The order in which a thread serves its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Loop {
+    /// It reads and writes one after the other.
+    Turns,
+    /// It reads all that are ready, then writes all.
+    Batches,
 }
 
 /// Connections that do the same.
@@ -144,6 +158,8 @@ pub struct Group {
     pub count: Option<u64>,
     /// The application's work for a request, at the server.
     pub service_ns: u64,
+    /// The application's work for an answer, at the client.
+    pub client_service_ns: u64,
 }
 
 /// Connections from one host to another.

@@ -6,7 +6,7 @@ use netacc_simulator::{Device, Scenario, Switch};
 /// Two hosts on one link; the smallest there is.
 fn smallest() -> serde_json::Value {
     serde_json::json!({
-        "format": 2, "name": "smallest", "seed": 1,
+        "format": 3, "name": "smallest", "seed": 1,
         "network": {
             "hosts": 2, "switches": 0,
             "links": [{"a": 0, "b": 1, "rate_bps": 1_000_000_000, "delay_ns": 100, "loss_ppm": 0}],
@@ -22,10 +22,12 @@ fn smallest() -> serde_json::Value {
             "request": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "response": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "arrival": {"kind": "closed", "depth": 1, "think": {"mean_ns": 0, "exponential": false}},
-            "start_ns": 0, "start_spread_ns": 0, "count": 5, "service_ns": 0
+            "start_ns": 0, "start_spread_ns": 0, "count": 5, "service_ns": 0,
+            "client_service_ns": 0
         }],
         "processors": {
-            "cores": 1, "server_threads": 1, "client_threads": 1, "costs": ProcessorConfig::free()
+            "cores": 1, "server_threads": 1, "client_threads": 1, "server_loop": "turns", "client_loop": "batches",
+            "costs": ProcessorConfig::free()
         },
         "faults": [],
         "measure": {

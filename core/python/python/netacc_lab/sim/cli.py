@@ -86,8 +86,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _values(text: str) -> list[Any]:
-    """Values of a key: JSON each, or else plain strings."""
-    found = []
+    """Values of a key: JSON each, or else plain strings. A table, as of a distribution, is one value."""
+    if text.startswith("{"):
+        try:
+            return [json.loads(text)]
+        except json.JSONDecodeError as error:
+            raise refuse("--set", text, f"is no table in JSON: {error}") from None
+    found: list[Any] = []
     for part in text.split(","):
         try:
             found.append(json.loads(part))

@@ -28,6 +28,7 @@ SHORT_COLUMNS = {
     "whole_p99_ns": "whole p99",
 }
 
+
 def columns(study: Study) -> dict[str, str]:
     """The columns of a study: those of short connections only where there are some."""
     groups = (run.meta["groups"] for point in study.points for run in point.runs)

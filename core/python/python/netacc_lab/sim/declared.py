@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, create_model
 
 from netacc_lab import _native
+from netacc_lab.sim.costs import Cost
 from netacc_lab.sim.units import Duration, Rate, Share, Size, describe
 
 #: Greater limits cannot be written: quantities are below it.
@@ -43,6 +44,8 @@ class Parameter:
             return Literal[tuple(self.choices)]
         if self.unit == "switch":
             return bool
+        if self.unit == "distribution":
+            return Cost
         if self.unit == "factor":
             return Annotated[float, Field(ge=self.least)]
         upper = None if self.greatest is None or self.greatest >= UNLIMITED else self.greatest

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from netacc_lab.sim.costs import mean_ns
 from netacc_lab.sim.resolve import Resolved
 
 #: Of a packet on one link: end of serialisation and arrival. Of one at a NIC: timers of engines, completions.
 EVENTS_A_HOP, EVENTS_A_PACKET = 2, 6
 #: Packets that make and close a TCP connection.
 CONNECTION_PACKETS = 7
+#: Costs of a request on a processor.
+COSTS = ("library_call_ns", "system_call_ns", "segment_ns", "connection_ns", "copy_per_kib_ns")
 #: Events a second of one processor, with the production core in the run. An order of magnitude.
 EVENTS_A_SECOND = 1_000_000
 
@@ -54,12 +57,14 @@ def _work(resolved: Resolved, group: Resolved, size: float) -> float:
     """Nanoseconds of one server's threads for a request."""
     processors = resolved["processors"]
     costs = processors["costs"]
-    calls = 3 * costs["library_call_ns"]
+    mean = {name: mean_ns(costs[name]) for name in COSTS}
+    calls = 3 * mean["library_call_ns"]
     if not resolved["stack"]["promote"]:
-        calls = 3 * costs["system_call_ns"] + costs["segment_ns"] * -(-size // costs["segment_size_bytes"])
+        segments = -(-size // costs["segment_size_bytes"])
+        calls = 3 * mean["system_call_ns"] + mean["segment_ns"] * segments
     if group["requests_per_connection"]:
-        calls += costs["connection_ns"] / group["requests_per_connection"]
-    work = group["service_ns"] + calls + size * costs["copy_per_kib_ns"] / 1024
+        calls += mean["connection_ns"] / group["requests_per_connection"]
+    work = group["service_ns"] + calls + size * mean["copy_per_kib_ns"] / 1024
     return float(max(work / processors["server_threads"], 1))
 
 

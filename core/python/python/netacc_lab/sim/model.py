@@ -16,6 +16,8 @@ from netacc_lab.sim.units import Duration, Frequency, Rate, Share, Size, Span
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+#: A profile: its name, or its file.
+Profile = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]+$")]
 
 
 class Strict(BaseModel):
@@ -71,7 +73,10 @@ class DeviceValues(declared.model("device", Strict, optional=True)):  # type: ig
 class Device(DeviceValues):
     """A NIC: a profile of `models/profiles`, and values that differ from it."""
 
-    profile: Name = "ideal"
+    profile: Profile = Field(default="ideal", description="by name; or a file, by its path from the scenario")
+
+
+LoopKind = Literal["turns", "batches"]
 
 
 class StackValues(declared.model("stack", Strict)):  # type: ignore[misc]
@@ -81,9 +86,20 @@ class StackValues(declared.model("stack", Strict)):  # type: ignore[misc]
 class HostChoice(Strict):
     """The hosts' processors: a profile of `models/profiles`. Calls on `free` ones take no time."""
 
-    profile: Name = "free"
+    profile: Profile = Field(default="free", description="by name; or a file, by its path from the scenario")
+    cores: Annotated[int, Field(ge=0, strict=True)] | None = Field(
+        default=None, description="0 for one each thread; else the profile's"
+    )
     server_threads: Count = Field(default=1, description="of the process on a host that is asked")
     client_threads: Count = Field(default=4, description="of the process on any other")
+    server_loop: LoopKind | None = Field(
+        default=None,
+        description="turns: a thread reads and answers one connection after the other; batches: it reads all "
+        "that are ready, then answers all, as Redis does; else batches where a workload is redis-like",
+    )
+    client_loop: LoopKind | None = Field(
+        default=None, description="of any other process; else as server-loop"
+    )
 
 
 def _key(name: str) -> int:
@@ -121,10 +137,13 @@ class StackKind(StrEnum):
     UDPDK_LIKE = "udpdk-like"
 
 
-class Stack(Strict):
-    """The stack under test."""
+class Stack(declared.model("stack", Strict, optional=True)):  # type: ignore[misc]
+    """The stack under test: its kind, a profile of its costs, and costs that differ from it."""
 
     kind: StackKind = StackKind.NETACC
+    profile: Profile | None = Field(
+        default=None, description="by name; or a file, by its path from the scenario; else that of the kind"
+    )
     nacc: Nacc = Nacc()
     anchor: Literal["tcp", "memory"] = Field(
         default="tcp",
@@ -199,6 +218,7 @@ class Workload(Strict):
     trace: str | None = Field(default=None, description="trace-replay: a CSV file beside the scenario")
     start: Duration = 0
     service: Duration | None = Field(default=None, description="the server's own work for a request")
+    client_service: Duration | None = Field(default=None, description="the client's own work for an answer")
 
 
 class FaultKind(StrEnum):
@@ -230,9 +250,7 @@ class Measure(Strict):
     duration: Span
     drain: Duration = Field(default=10**10, description="for the last answers")
     stall: Span = Field(default=5 * 10**9, description="no progress for so long is a failed run")
-    progress: Span | None = Field(
-        default=None, description="time between progress reports; else a hundredth"
-    )
+    progress: Span | None = Field(default=None, description="time between progress reports; else a hundredth")
     samples: bool = Field(default=True, description="write down each request")
     seeds: Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)] = [1, 2, 3]
 

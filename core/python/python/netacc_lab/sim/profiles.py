@@ -60,9 +60,10 @@ def names(kind: str) -> list[str]:
 
 def load(kind: str, name: str, asked_by: Path | str) -> Profile:
     """A profile. Raises ScenarioError where there is none of that name, or it is not valid."""
-    path = profiles_folder() / f"{name}.toml"
+    path = Path(asked_by).parent / name if name.endswith(".toml") else profiles_folder() / f"{name}.toml"
     if not path.exists():
-        raise refuse(asked_by, f"{kind}.profile", f"there is no {name!r}; there are {', '.join(names(kind))}")
+        there = f"there are {', '.join(names(kind))}, and files by their paths"
+        raise refuse(asked_by, f"{kind}.profile", f"there is no {name!r}; {there}")
     with path.open("rb") as file:
         try:
             profile = Profile.model_validate(tomllib.load(file))
@@ -82,11 +83,10 @@ def load(kind: str, name: str, asked_by: Path | str) -> Profile:
     return profile
 
 
-def device(name: str, overrides: DeviceValues, asked_by: Path | str) -> DeviceValues:
+def device(name: str, overrides: BaseModel, asked_by: Path | str) -> DeviceValues:
     """A NIC: the profile's values, and over them those of a scenario."""
     base = DeviceValues.model_validate(load("device", name, asked_by).plain())
-    said = {key: value for key, value in overrides if value is not None and key != "profile"}
-    merged: DeviceValues = base.model_copy(update=said)
+    merged: DeviceValues = base.model_copy(update=_said(overrides, DeviceValues))
     return merged
 
 
@@ -95,7 +95,13 @@ def host(name: str, asked_by: Path | str) -> HostValues:
     return HostValues.model_validate(load("host", name, asked_by).plain())
 
 
-def stack(name: str, asked_by: Path | str) -> StackValues:
-    """The costs of a stack."""
-    values: StackValues = StackValues.model_validate(load("stack", name, asked_by).plain())
-    return values
+def stack(name: str, overrides: BaseModel, asked_by: Path | str) -> StackValues:
+    """The costs of a stack: the profile's, and over them those of a scenario."""
+    base = StackValues.model_validate(load("stack", name, asked_by).plain())
+    merged: StackValues = base.model_copy(update=_said(overrides, StackValues))
+    return merged
+
+
+def _said(overrides: BaseModel, model: type[BaseModel]) -> dict[str, Any]:
+    """Values of a scenario that are to replace those of the profile."""
+    return {key: value for key, value in overrides if key in model.model_fields and value is not None}

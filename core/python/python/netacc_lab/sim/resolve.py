@@ -27,12 +27,13 @@ from netacc_lab.sim.model import (
     Scenario,
     Sizes,
     StackKind,
+    StackValues,
     Workload,
 )
 from netacc_lab.sim.topology import Graph, build
 
 #: Of the resolved form.
-FORMAT = 2
+FORMAT = 3
 
 Resolved = dict[str, Any]
 
@@ -90,7 +91,7 @@ def runs(
         names = {
             "device": at_point.device.profile,
             "host": at_point.host.profile,
-            "stack": str(at_point.stack.kind),
+            "stack": at_point.stack.profile or str(at_point.stack.kind),
         }
         found += [Run(file.stem, point, seed, {**resolved, "seed": seed}, names) for seed in used]
     return found
@@ -182,7 +183,9 @@ def _stack(scenario: Scenario, file: Path) -> Resolved:
         if senseless and name in stack.model_fields_set:
             why = "TCP is in memory" if promoted else f"nothing is promoted on {stack.kind}"
             raise refuse(file, f"stack.{name.replace('_', '-')}", f"has no effect: {why}")
-    said = sorted(scenario.device.model_fields_set - {"profile"})
+    # TCP's packets take the NICs' times, but none of their other values.
+    of_tcp = {each.field for each in declared.TABLES["device"] if each.section == "costs"}
+    said = sorted(scenario.device.model_fields_set - {"profile", "interrupt_interval"} - of_tcp)
     if said and not promoted:
         raise refuse(file, f"device.{said[0].replace('_', '-')}", f"has no effect: {stack.kind} uses no RDMA")
     if not 576 <= stack.tcp_mtu <= 65535:
@@ -206,19 +209,30 @@ def _stack(scenario: Scenario, file: Path) -> Resolved:
 
 def _processors(scenario: Scenario, file: Path) -> Resolved | None:
     host = profiles.host(scenario.host.profile, file)
-    costs = profiles.stack(scenario.stack.kind, file)
+    stack, chosen = scenario.stack, scenario.host
+    costs = profiles.stack(stack.profile or stack.kind, stack, file)
     if host.free:
-        for name in ("server_threads", "client_threads"):
-            if name in scenario.host.model_fields_set:
-                raise refuse(file, f"host.{name.replace('_', '-')}", "has no effect: calls take no time")
+        of_processors = ["server_threads", "client_threads", "server_loop", "client_loop", "cores"]
+        for table, fields, said in (
+            ("host", of_processors, chosen.model_fields_set),
+            ("stack", [*StackValues.model_fields, "profile"], stack.model_fields_set),
+        ):
+            for name in fields:
+                if name in said:
+                    text = "has no effect: calls take no time on these processors"
+                    raise refuse(file, f"{table}.{name.replace('_', '-')}", text)
         if scenario.stack.kind not in (StackKind.NETACC, StackKind.KERNEL_TCP):
             text = f"{scenario.stack.kind} differs by its costs only: choose processors that take time"
             raise refuse(file, "host.profile", f"{text}; there are {', '.join(profiles.names('host'))}")
         return None
+    redis = any(workload.kind == "redis-like" for workload in scenario.workload)
+    server_loop = chosen.server_loop or ("batches" if redis else "turns")
     return {
-        "cores": host.cores,
-        "server_threads": scenario.host.server_threads,
-        "client_threads": scenario.host.client_threads,
+        "cores": host.cores if chosen.cores is None else chosen.cores,
+        "server_threads": chosen.server_threads,
+        "client_threads": chosen.client_threads,
+        "server_loop": server_loop,
+        "client_loop": chosen.client_loop or server_loop,
         **declared.resolved("stack", costs),
     }
 
@@ -255,6 +269,7 @@ def _group(number: int, scenario: Scenario, parts: tuple[list[int], list[int]], 
         "start_spread_ns": 0 if incast else max(measure.warmup - workload.start, 0) // 2,
         "count": workload.count or (1 if incast else None),
         "service_ns": _service(workload, scenario, key, file),
+        "client_service_ns": _client_service(workload, scenario, key, file),
     }
 
 
@@ -263,9 +278,15 @@ def _service(workload: Workload, scenario: Scenario, key: str, file: Path) -> in
         if workload.service:
             raise refuse(file, f"{key}.service", "has no effect: calls on free processors take no time")
         return 0
-    # The rest of a SET's 1.3 us with NetACC without three calls and a copy (profile netacc).
+    # The rest of a SET's 1.3 us with NetACC without its calls and a copy (profile netacc).
     usual = 950 if workload.kind == "redis-like" else 0
     return usual if workload.service is None else workload.service
+
+
+def _client_service(workload: Workload, scenario: Scenario, key: str, file: Path) -> int:
+    if profiles.host(scenario.host.profile, file).free and workload.client_service:
+        raise refuse(file, f"{key}.client-service", "has no effect: calls on free processors take no time")
+    return workload.client_service or 0
 
 
 def _lengths(workload: Workload, key: str, file: Path) -> tuple[list[Resolved], list[Resolved]]:

@@ -107,7 +107,8 @@ class Study:
     question: str
     points: list[Point]
     failures: list[Done]
-    #: The scenario's file.
+    #: The scenario's file, and what it says.
+    file: Path = Path()
     text: str = ""
 
     def seeds(self) -> list[int]:
@@ -142,7 +143,7 @@ class Study:
     def _machines(self) -> list[str]:
         """Stacks whose costs are of different machines cannot be ranked."""
         stacks = sorted({p.profiles["stack"] for p in self.points if p.takes_time()})
-        machines = {name: profiles.load("stack", name, self.name).machine for name in stacks}
+        machines = {name: profiles.load("stack", name, self.file).machine for name in stacks}
         if len(set(machines.values())) < 2:
             return []
         told = ", ".join(f"{name} ({machine or 'unknown'})" for name, machine in machines.items())
@@ -239,4 +240,4 @@ def study(
         recorded = store.find(key)
         if recorded:
             point.runs.append(recorded)
-    return Study(file.stem, question, list(points.values()), failures, file.read_text())
+    return Study(file.stem, question, list(points.values()), failures, file, file.read_text())

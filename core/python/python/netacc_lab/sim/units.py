@@ -77,13 +77,21 @@ Frequency = Annotated[
 
 
 #: The units of quantities that are not just numbers.
-UNITS: Mapping[str, Mapping[str, int]] = {"time": TIME, "size": SIZE, "rate": RATE, "share": SHARE, "frequency": FREQUENCY}
+UNITS: Mapping[str, Mapping[str, int]] = {
+    "time": TIME,
+    "size": SIZE,
+    "rate": RATE,
+    "share": SHARE,
+    "frequency": FREQUENCY,
+}
 
 
 def describe(kind: str, value: object) -> str:
     """A value of a parameter as scenarios write it, in the greatest unit that leaves a whole number."""
     if kind == "switch":
         return str(value).lower()
+    if kind == "distribution":
+        kind = "time"
     if kind not in UNITS or not isinstance(value, int):
         return str(value)
     fitting = [(size, unit) for unit, size in UNITS[kind].items() if value % size == 0 and value >= size]

@@ -1,0 +1,163 @@
+//! The order in which an event loop serves its connections.
+//!
+//! A loop of [`Batches`](LoopKind::Batches) is that of Redis and of redis-benchmark: it asks for all that is ready, reads and executes each,
+//! and writes all answers before it asks again. Connections that become ready meanwhile wait for the next round. In polling systems
+//! this is gated service. A loop of [`Turns`](LoopKind::Turns) reads and answers one connection after the other.
+//!
+//! # Invariants
+//! * A connection is in a round once, and its step to write comes after its step to read.
+//! * A round begins only when the one before is over.
+
+use std::collections::VecDeque;
+
+/// The order of a loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoopKind {
+    /// Reads and writes one after the other.
+    #[default]
+    Turns,
+    /// Reads all, then writes all.
+    Batches,
+}
+
+/// The part of a connection's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Everything.
+    Whole,
+    /// It reads, and executes.
+    Read,
+    /// It writes.
+    Write,
+}
+
+/// A step of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step<T> {
+    /// The connection.
+    pub of: T,
+    /// The part of its turn.
+    pub part: Part,
+    /// The loop has asked for all that is ready: the first step of a round, and every one of [`Turns`](LoopKind::Turns).
+    pub asks: bool,
+}
+
+/// See the module documentation.
+#[derive(Clone, Debug)]
+pub struct EventLoop<T> {
+    kind: LoopKind,
+    arrived: VecDeque<T>,
+    reads: VecDeque<T>,
+    writes: VecDeque<T>,
+}
+
+impl<T: Copy> EventLoop<T> {
+    /// A loop without connections.
+    pub fn new(kind: LoopKind) -> EventLoop<T> {
+        EventLoop { kind, arrived: VecDeque::new(), reads: VecDeque::new(), writes: VecDeque::new() }
+    }
+
+    /// A connection is ready.
+    pub fn push(&mut self, connection: T) {
+        self.arrived.push_back(connection);
+    }
+
+    /// Whether nothing is left to do.
+    pub fn is_empty(&self) -> bool {
+        self.arrived.is_empty() && self.reads.is_empty() && self.writes.is_empty()
+    }
+
+    /// Connections that are ready and in no round yet.
+    pub fn arrived(&self) -> impl Iterator<Item = &T> {
+        self.arrived.iter()
+    }
+
+    /// The next step.
+    pub fn poll(&mut self) -> Option<Step<T>> {
+        if self.kind == LoopKind::Turns {
+            let of = self.arrived.pop_front()?;
+            return Some(Step { of, part: Part::Whole, asks: true });
+        }
+        let asks = self.reads.is_empty() && self.writes.is_empty();
+        if asks {
+            std::mem::swap(&mut self.reads, &mut self.arrived);
+        }
+        if let Some(of) = self.reads.pop_front() {
+            self.writes.push_back(of);
+            return Some(Step { of, part: Part::Read, asks });
+        }
+        let of = self.writes.pop_front()?;
+        Some(Step { of, part: Part::Write, asks: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netacc_device::middleware::SplitMix64;
+
+    fn steps(of: &mut EventLoop<u32>) -> Vec<(u32, Part, bool)> {
+        std::iter::from_fn(|| of.poll()).map(|step| (step.of, step.part, step.asks)).collect()
+    }
+
+    // Breaks if a loop answers before it has read all that was ready, or lets later connections into a round.
+    #[test]
+    fn a_batch_is_read_before_it_is_answered() {
+        let mut of = EventLoop::new(LoopKind::Batches);
+        (0..2).for_each(|number| of.push(number));
+        assert_eq!(of.poll(), Some(Step { of: 0, part: Part::Read, asks: true }));
+        of.push(2);
+        let rest = [(1, Part::Read, false), (0, Part::Write, false), (1, Part::Write, false)];
+        let next = [(2, Part::Read, true), (2, Part::Write, false)];
+        assert_eq!(steps(&mut of), [&rest[..], &next[..]].concat());
+        assert!(of.is_empty());
+    }
+
+    // Breaks if a loop of turns divides one.
+    #[test]
+    fn turns_are_whole() {
+        let mut of = EventLoop::new(LoopKind::Turns);
+        (0..2).for_each(|number| of.push(number));
+        assert_eq!(steps(&mut of), [(0, Part::Whole, true), (1, Part::Whole, true)]);
+    }
+
+    // Breaks if a round takes in what comes during it, or leaves out what came before: with Poisson arrivals, rounds that cost a
+    // time beside the work, and a loop that never sleeps, the mean wait is that of a gated queue with vacations, rate * E[S^2] / (2 (1 -
+    // load)) + ask / 2 + load * ask / (1 - load) (Takagi, Analysis of polling systems, 1986).
+    #[test]
+    fn poisson_arrivals_wait_as_in_a_gated_queue() {
+        let (service, ask) = (1000.0, 700.0);
+        for load in [0.3, 0.7] {
+            let rate = load / service;
+            let mut random = SplitMix64::new(9);
+            let mut pause = move || -(1.0 - (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64).ln() / rate;
+            let mut of = EventLoop::new(LoopKind::Batches);
+            let (mut now, mut due, mut waited) = (0.0, pause(), 0.0);
+            let (mut arrivals, mut served) = (Vec::new(), 0u32);
+            while served < 400_000 {
+                if of.reads.is_empty() && of.writes.is_empty() {
+                    now += ask;
+                }
+                while due <= now {
+                    of.push(arrivals.len());
+                    arrivals.push(due);
+                    due += pause();
+                }
+                // Reading is the work here, and writing takes no time.
+                while let Some(step) = of.poll() {
+                    if step.part == Part::Read {
+                        waited += now - arrivals[step.of];
+                        now += service;
+                        served += 1;
+                    }
+                    if of.reads.is_empty() && of.writes.is_empty() {
+                        break;
+                    }
+                }
+            }
+            let mean = waited / f64::from(served);
+            let expected = rate * service * service / (2.0 * (1.0 - load)) + ask / 2.0 + load * ask / (1.0 - load);
+            assert!((mean / expected - 1.0).abs() < 0.03, "load {load}: {mean} for {expected}");
+        }
+    }
+}
