@@ -353,10 +353,32 @@ def links(folder: Path) -> list[Row]:
     return rows
 
 
+#: The NetACC guide's two outputs of redis-benchmark, SETs of 512 bytes, 100 connections, 4 threads:
+#: requests a second, and microseconds.
+PUBLISHED = {
+    "kernel-tcp": {"rate": 332_956, "mean": 292, "p50": 287, "p95": 399, "p99": 447},
+    "netacc": {"rate": 767_342, "mean": 126, "p50": 127, "p95": 167, "p99": 183},
+}
+#: How far a figure may be off. Others are only printed: with constant costs the connections go in step, and
+#: the median, which may fall between two groups, changes by a fifth with nanoseconds of a cost.
+ALLOWED: dict[tuple[str, str], float | None] = {
+    ("kernel-tcp", "rate"): 0.02,
+    ("kernel-tcp", "mean"): 0.05,
+    ("kernel-tcp", "p95"): 0.15,
+    # Rounds jump between lengths: 804,350 with library calls of 100 ns, 750,650 with 117 to 125 ns.
+    ("netacc", "rate"): 0.03,
+    ("netacc", "mean"): 0.05,
+    ("netacc", "p95"): 0.15,
+    ("netacc", "p99"): 0.15,
+}
+#: Profiles are fitted on these: a segment's cost on TCP's rate, a library call's on NetACC's.
+FITTED = {("kernel-tcp", "rate"), ("netacc", "rate")}
+
+
 def redis(folder: Path) -> list[Row]:
-    """Redis SETs of 512 bytes on 100 connections (the NetACC guide): profiles were fitted on the rates."""
+    """Redis SETs of 512 bytes on 100 connections (the NetACC guide): rates fitted, latencies predicted."""
     rows = []
-    for stack, rate, p50_us in (("netacc", 767_342, 127.0), ("kernel-tcp", 332_934, 287.0)):
+    for stack, published in PUBLISHED.items():
         point = simulate(
             folder,
             topology={"kind": "star", "hosts": 2, "rate": "25Gbit/s", "delay": "1us"},
@@ -364,10 +386,14 @@ def redis(folder: Path) -> list[Row]:
             host={"profile": "g8ae-4xlarge", "server-threads": 1, "client-threads": 4},
             stack={"kind": stack},
             workload=[{"name": "set", "kind": "redis-like", "clients": 1, "connections": 100}],
-            measure={"warmup": "5ms", "duration": "20ms", "samples": False, "seeds": [1]},
+            measure={"warmup": "5ms", "duration": "20ms", "seeds": [1]},
         )
-        rows.append(Row(f"{stack}: fitted", rate, _mean(point, "set", "answered_per_s"), "/s", 0.02))
-        rows.append(Row(f"{stack}: median", p50_us, _mean(point, "set", "p50_ns") / 1000, "us", 0.1))
+        for figure, known in published.items():
+            key = (stack, figure)
+            name = "answered_per_s" if figure == "rate" else f"{figure}_ns"
+            seen = _mean(point, "set", name) / (1 if figure == "rate" else 1000)
+            what = f"{stack}: {figure} ({'fitted' if key in FITTED else 'predicted'})"
+            rows.append(Row(what, known, seen, "/s" if figure == "rate" else "us", ALLOWED.get(key)))
     return rows
 
 
