@@ -71,7 +71,7 @@ pub fn normal(random: &mut dyn FnMut() -> u64) -> i64 {
 
 /// The product of a whole number and e to the power of `power`.
 pub fn scale_exp(number: u64, power: i64) -> u64 {
-    let power = i128::from(power.clamp(-EXP_MOST, EXP_MOST)) * LOG2_E >> 32;
+    let power = (i128::from(power.clamp(-EXP_MOST, EXP_MOST)) * LOG2_E) >> 32;
     let (whole, fraction) = ((power >> 32) as i32, power as u32);
     let mut factor: u128 = 1 << FACTOR_BITS;
     for (index, root) in ROOTS.iter().enumerate() {

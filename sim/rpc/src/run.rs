@@ -8,7 +8,7 @@ use netacc_device::loopback::anchor::UsedWires;
 use netacc_device::{DeviceError, Instant};
 use netacc_driver::Endpoint;
 use netacc_host::Usage;
-use netacc_modelled::{Cluster, HostId, Interrupts, TcpWires};
+use netacc_modelled::{Cluster, HostConfig, HostId, Interrupts, TcpWires};
 use netacc_rnic::Counters;
 use slab::Slab;
 
@@ -45,6 +45,21 @@ pub(crate) struct HostState {
     pub(crate) ready: Arc<ReadyStreams>,
     pub(crate) wake: Option<Instant>,
     pub(crate) timers: BinaryHeap<Reverse<(Instant, Due)>>,
+}
+
+impl HostState {
+    fn new(of: &HostConfig, ready: Arc<ReadyStreams>) -> HostState {
+        HostState {
+            threads: of.processor.clone().map(HostThreads::new),
+            links_cost_from: of.commands_from,
+            interrupts: of.interrupts,
+            interrupted: None,
+            granted: 0,
+            ready,
+            wake: None,
+            timers: BinaryHeap::new(),
+        }
+    }
 }
 
 /// The connections to promote, and the progress of each.
@@ -119,16 +134,7 @@ impl Run {
         for (host, of) in config.hosts.iter().enumerate() {
             let ready = Arc::new(ReadyStreams::default());
             endpoints.push(endpoint(&cluster.open(HostId(host as u32)), &config.stack, &ready)?);
-            hosts.push(HostState {
-                threads: of.processor.clone().map(HostThreads::new),
-                links_cost_from: of.commands_from,
-                interrupts: of.interrupts,
-                interrupted: None,
-                granted: 0,
-                ready,
-                wake: None,
-                timers: BinaryHeap::new(),
-            });
+            hosts.push(HostState::new(of, ready));
         }
         let short_clients: Vec<_> = config.conversations.iter().map(ShortClient::new).collect();
         let conversations = config.conversations.len();
