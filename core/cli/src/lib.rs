@@ -1,9 +1,8 @@
-//! netacc, netacc_run, netacc_ss.
+//! netacc, netacc_ss.
 
 pub mod bench;
 pub mod doctor;
 pub mod lat;
-pub mod run;
 pub mod sim;
 pub mod ss;
 pub mod switch;

@@ -4,6 +4,10 @@
 //! checks only its flags strictly (status 2). It reports all other problems in one line each: errors of the
 //! configuration file or of the environment, a library that cannot be found, or a program into which nothing can be
 //! preloaded. The program then starts all the same, on TCP if necessary.
+//!
+//! Every start of a program pays for this one's start, too. So it is a crate of its own with few dependencies, and the
+//! build links it with musl: the start of a program with glibc executes about eighty `cpuid` instructions, and each of
+//! these takes microseconds in a virtual machine.
 
 mod args;
 mod elf;
@@ -22,6 +26,9 @@ use args::{Invocation, Request, HELP};
 
 /// The library's path, if it is not in the usual places.
 pub const LIBRARY_VARIABLE: &str = "NETACC_PRELOAD";
+
+/// Runs files that the kernel cannot execute, as the C library's.
+const SHELL: &str = "/bin/sh";
 
 const USAGE_STATUS: u8 = 2;
 const NOT_EXECUTABLE_STATUS: u8 = 126;
@@ -65,7 +72,7 @@ fn launch(request: &Request) -> u8 {
     if !obstacle.is_some_and(|obstacle| obstacle.is_fatal()) {
         preload(&found.as_deref().map(sanitizer::of).unwrap_or_default());
     }
-    let errno = become_program(request);
+    let errno = become_program(request, found.as_deref());
     let command = request.command.to_string_lossy();
     if found.is_none() && errno == Errno::ENOENT {
         warn(&format_args!("{command:?}: command not found"));
@@ -118,22 +125,33 @@ fn preload(sanitizer: &sanitizer::Sanitizer) {
     }
 }
 
+/// Replaces this process with the program, whose file is `found`, as `execvp` of glibc would. Returns only if it fails.
+fn become_program(request: &Request, found: Option<&Path>) -> Errno {
+    // A path that names no file gets the kernel's reason; a name that is not in PATH has none.
+    let file = match found {
+        Some(file) => file,
+        None if request.command.as_bytes().contains(&b'/') => Path::new(&request.command),
+        None => return Errno::ENOENT,
+    };
+    match replace(file, [request.command.as_os_str()], &request.arguments) {
+        // A script without `#!`.
+        Errno::ENOEXEC => replace(Path::new(SHELL), [OsStr::new(SHELL), file.as_os_str()], &request.arguments),
+        errno => errno,
+    }
+}
+
 /// Returns only if it fails.
-fn become_program(request: &Request) -> Errno {
-    let arguments = std::iter::once(&request.command).chain(&request.arguments);
-    let arguments: Result<Vec<CString>, _> = arguments.map(|argument| CString::new(argument.as_bytes())).collect();
-    // Each argument came from a C string, so it has no zero byte.
-    let Ok(arguments) = arguments else {
+fn replace<const N: usize>(file: &Path, first: [&OsStr; N], arguments: &[OsString]) -> Errno {
+    let c_string = |text: &OsStr| CString::new(text.as_bytes());
+    let all: Result<Vec<CString>, _> =
+        first.into_iter().chain(arguments.iter().map(OsString::as_os_str)).map(c_string).collect();
+    // Each came from a C string, so it has no zero byte.
+    let (Ok(file), Ok(all)) = (c_string(file.as_os_str()), all) else {
         return Errno::EINVAL;
     };
-    match arguments.first() {
-        None => Errno::ENOENT,
-        // An empty name would find the directories of PATH themselves.
-        Some(command) if command.is_empty() => Errno::ENOENT,
-        Some(command) => match nix::unistd::execvp(command, &arguments) {
-            Ok(never) => match never {},
-            Err(errno) => errno,
-        },
+    match nix::unistd::execv(&file, &all) {
+        Ok(never) => match never {},
+        Err(errno) => errno,
     }
 }
 

@@ -160,6 +160,20 @@ fn commands_that_cannot_be_run_have_the_shell_s_status() {
 }
 
 #[test]
+fn a_script_without_an_interpreter_is_run_by_the_shell() {
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let script = dir.path().join("script");
+    // By another process: a child of another test could still have it open for writing, and then the kernel would not
+    // run it.
+    let install = Command::new("sh").args(["-c", "echo 'echo $0 $1' >$0 && chmod 755 $0"]).arg(&script).status();
+    assert!(install.is_ok_and(|status| status.success()));
+    let path = format!("{}:/bin:/usr/bin", dir.path().display());
+    let (status, stdout, stderr) = output(netacc_run().env("PATH", path).args(["script", "a"]));
+    assert_eq!((status, stderr.as_str()), (Some(0), ""));
+    assert_eq!(stdout, format!("{} a\n", script.display()));
+}
+
+#[test]
 fn a_bad_file_is_told_and_the_program_still_runs() {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let conf = dir.path().join("n.conf");
