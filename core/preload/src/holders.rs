@@ -121,6 +121,7 @@ impl Loans {
 }
 
 /// The number of the socket behind a descriptor.
+#[inline]
 pub fn socket_number(fd: c_int) -> Option<u64> {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the struct is writable.

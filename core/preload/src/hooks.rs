@@ -143,11 +143,15 @@ mod load {
     #[link_section = ".init_array"]
     static LOAD: extern "C" fn() = load;
 
+    /// Most programs open no socket. So this allocates nothing, and touches as little code and data as it can, because
+    /// each page costs a fault.
     extern "C" fn load() {
-        super::caller::find_library();
+        let own_path = super::caller::find_library();
         crate::os::environment::leave_runtime_out();
         crate::ops::process::register();
-        crate::ops::environment::remember();
+        if let Some(own_path) = own_path {
+            crate::ops::environment::remember(own_path);
+        }
         crate::ops::connection::receive_from_starter();
         // Handlers run in the opposite order of their registration: after the program's own.
         // SAFETY: the handler takes an argument that it does not use; the library is never unloaded.

@@ -11,6 +11,7 @@
 //!   [`per_process`]: values that a forked child has of its own.
 //! * [`futex`]: sleeping on a word. [`work`]: the work of the library's threads, which a fork waits for.
 //! * [`aio`], [`liburing`]: structures of other libraries. [`environment`]: the entries of `netacc_run`.
+//! * `unwind`: the unwinder, which is loaded late.
 
 pub mod access;
 pub mod aio;
@@ -32,5 +33,7 @@ pub mod real;
 pub mod signals;
 pub mod sockopt;
 pub(crate) mod sync;
+#[cfg(all(not(test), target_arch = "x86_64"))]
+mod unwind;
 pub mod uses;
 pub mod work;

@@ -215,7 +215,8 @@ pub fn tell_at_exit() {
     if confinement::is_confined() {
         return;
     }
-    let (Some(path), Some(rt)) = (std::env::var_os(netacc_config::EXIT_STATS_VARIABLE), runtime::get()) else { return };
+    let Some(rt) = runtime::get() else { return };
+    let Some(path) = std::env::var_os(netacc_config::EXIT_STATS_VARIABLE) else { return };
     let _library = inside::Inside::enter();
     let Ok(mut line) = serde_json::to_vec(&snapshot(rt, Sections { cnt: true, ..Sections::default() })) else { return };
     line.push(b'\n');

@@ -7,7 +7,8 @@
 //! A call in tail position returns to its caller's caller. Inside the library that is library code as well, as long
 //! as no hook ends in one: every hook has something to drop.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void, CStr};
+use std::ptr::null;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The start of this library's code in memory.
@@ -53,26 +54,36 @@ macro_rules! dispatch {
 
 pub(crate) use dispatch;
 
-/// Finds out where this library is.
-pub fn find_library() {
-    let mut here = find_library as fn() as usize;
+/// Finds out where this library is in memory. Returns the path of its file.
+pub fn find_library() -> Option<&'static CStr> {
+    let mut search = Search { address: find_library as *const () as usize, path: null() };
     // SAFETY: the callback is called at once, and only with the pointer passed here.
-    unsafe { libc::dl_iterate_phdr(Some(module), (&raw mut here).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(module), (&raw mut search).cast()) };
+    // SAFETY: the loader keeps the path as long as the library is loaded.
+    (!search.path.is_null()).then(|| unsafe { CStr::from_ptr(search.path) })
 }
 
-/// Records the executable segment that contains the address in `data`; 1 ends the walk.
+struct Search {
+    /// An address in the library's code.
+    address: usize,
+    /// The path of the library's file; null until found.
+    path: *const c_char,
+}
+
+/// Records the executable segment that contains the address in `data`, a [`Search`]; 1 ends the walk.
 unsafe extern "C" fn module(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: valid for the call; `data` is the address in `find_library`.
-    let (info, address) = unsafe { (&*info, *data.cast::<usize>()) };
+    // SAFETY: valid for the call; `data` is the search in `find_library`.
+    let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
     for i in 0..usize::from(info.dlpi_phnum) {
         // SAFETY: the loader's table has that many headers.
         let header = unsafe { &*info.dlpi_phdr.add(i) };
         let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
         let len = header.p_memsz as usize;
         let code = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0;
-        if code && address.wrapping_sub(start) < len {
+        if code && search.address.wrapping_sub(start) < len {
             START.store(start, Ordering::Relaxed);
             LEN.store(len, Ordering::Release);
+            search.path = info.dlpi_name;
             return 1;
         }
     }

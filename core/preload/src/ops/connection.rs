@@ -12,7 +12,6 @@
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -219,10 +218,10 @@ fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
 /// When the library is loaded: the connections that the program was started with. Standard input, output and error are left
 /// alone, because the C library reads and writes them unseen.
 pub fn receive_from_starter() {
-    const STANDARD: Range<c_int> = 0..3;
-    let standard: Vec<_> = STANDARD.filter_map(socket_number).collect();
-    for fd in STANDARD.end..HIGHEST_INHERITED {
-        if socket_number(fd).is_some_and(|number| !standard.contains(&number)) && peer_address(fd).is_some() {
+    let standard = [0, 1, 2].map(socket_number);
+    for fd in 3..HIGHEST_INHERITED {
+        let number = socket_number(fd);
+        if number.is_some() && !standard.contains(&number) && peer_address(fd).is_some() {
             received(fd, Sender::Starter);
         }
     }

@@ -9,8 +9,9 @@
 //! `exec` may be called in a signal handler, and between fork and exec in a process of several threads, so nothing here
 //! allocates unless an environment has to be changed before this process has read its configuration.
 
-use std::ffi::{c_char, c_int, CStr, CString};
-use std::sync::OnceLock;
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, CStr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use netacc_config::Config;
 
@@ -26,39 +27,75 @@ const PREFIXES: [&[u8]; 2] = [b"NACC_", b"NETACC_"];
 /// Strings of an environment that fit on the stack. Arbitrary; longer ones get memory from the kernel.
 const ON_STACK: usize = 256;
 
-/// The library's variables that this process was started with. The first is `LD_PRELOAD`, with the library alone.
-static KEPT: OnceLock<Vec<CString>> = OnceLock::new();
+/// Variables that take more than this are not passed on. Arbitrary: settings are short, and so are most paths.
+const ROOM: usize = 8 << 10;
 
-/// When the library is loaded: copies the variables for started programs, because programs overwrite the memory of
-/// their initial environment.
-pub fn remember() {
+/// The library's variables that this process was started with: strings that end with a zero byte, one after the other.
+/// The first is `LD_PRELOAD`, with the library alone. Static memory, so that a process that opens no socket allocates
+/// nothing.
+struct Kept {
+    text: UnsafeCell<[u8; ROOM]>,
+    /// The used part. 0 until [`fill`](Kept::fill) has succeeded.
+    len: AtomicUsize,
+}
+
+// SAFETY: `fill` is called while there is only one thread, and the text does not change later.
+unsafe impl Sync for Kept {}
+
+static KEPT: Kept = Kept { text: UnsafeCell::new([0; ROOM]), len: AtomicUsize::new(0) };
+
+impl Kept {
+    /// Keeps `parts`, which together are strings, if they fit.
+    ///
+    /// # Safety
+    /// No other thread exists, or none uses it before the call returns.
+    unsafe fn fill<'a>(&self, parts: impl Iterator<Item = &'a [u8]>) {
+        // SAFETY: the caller's promise.
+        let text = unsafe { &mut *self.text.get() };
+        let mut len = 0;
+        for part in parts {
+            let Some(place) = text.get_mut(len..len + part.len()) else { return };
+            place.copy_from_slice(part);
+            len += part.len();
+        }
+        self.len.store(len, Ordering::Release);
+    }
+
+    fn strings(&self) -> impl Iterator<Item = &CStr> {
+        let len = self.len.load(Ordering::Acquire);
+        // SAFETY: nothing changes it once there is a length.
+        let text: &[u8] = unsafe { std::slice::from_raw_parts(self.text.get().cast(), len) };
+        text.split_inclusive(|byte| *byte == 0).filter_map(|string| CStr::from_bytes_with_nul(string).ok())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+}
+
+/// When the library is loaded, from the file `own_path`: copies the variables for started programs, because programs
+/// overwrite the memory of their initial environment.
+#[inline]
+pub fn remember(own_path: &CStr) {
     extern "C" {
         static environ: Strings;
     }
     // SAFETY: the C library's variable; nothing else runs yet.
-    let strings: Vec<&CStr> = unsafe { strings(environ) }.collect();
-    let preloaded = strings.iter().find_map(|s| s.to_bytes().strip_prefix(PRELOAD)?.strip_prefix(b"="));
-    let Some(library) = preloaded.and_then(|list| entry_of(list, &own_path()?)) else { return };
-    let preload = CString::new([PRELOAD, b"=", library].concat()).unwrap_or_default();
-    let ours = strings.iter().filter(|s| PREFIXES.iter().any(|prefix| s.to_bytes().starts_with(prefix)));
-    let kept = std::iter::once(preload).chain(ours.map(|s| CString::from(*s))).collect();
-    // It is loaded once.
-    let _ = KEPT.set(kept);
-}
-
-/// The path from which this library was loaded.
-fn own_path() -> Option<Vec<u8>> {
-    // SAFETY: all-zero is valid, and the strings that the call fills in live as long as the library is loaded.
-    unsafe {
-        let mut info: libc::Dl_info = std::mem::zeroed();
-        let found = libc::dladdr(remember as fn() as *const _, &mut info) != 0 && !info.dli_fname.is_null();
-        found.then(|| CStr::from_ptr(info.dli_fname).to_bytes().to_vec())
-    }
+    let strings = || unsafe { strings(environ) };
+    let preloaded = strings().find_map(|s| s.to_bytes().strip_prefix(PRELOAD)?.strip_prefix(b"="));
+    let Some(library) = preloaded.and_then(|list| entry_of(list, own_path.to_bytes())) else { return };
+    let ours = strings().filter(|s| PREFIXES.iter().any(|prefix| s.to_bytes().starts_with(prefix)));
+    let parts = [PRELOAD, b"=", library, b"\0"].into_iter().chain(ours.map(CStr::to_bytes_with_nul));
+    // SAFETY: nothing else runs yet.
+    unsafe { KEPT.fill(parts) };
 }
 
 /// The entry of a list of libraries that has the file name of `path`.
+#[inline]
 fn entry_of<'a>(list: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
-    let file = |path: &[u8]| path.rsplit(|b| *b == b'/').next().map(<[u8]>::to_vec);
+    fn file(path: &[u8]) -> Option<&[u8]> {
+        path.rsplit(|b| *b == b'/').next()
+    }
     list.split(|b| matches!(b, b' ' | b':')).find(|entry| !entry.is_empty() && file(entry) == file(path))
 }
 
@@ -90,12 +127,11 @@ fn name_of(string: &CStr) -> &[u8] {
 pub unsafe fn with(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     let given = || unsafe { strings(envp) };
-    let Some(kept) = KEPT.get() else { return call(envp) };
-    if given().any(|s| name_of(s) == PRELOAD) || !keeps() {
+    if KEPT.is_empty() || given().any(|s| name_of(s) == PRELOAD) || !keeps() {
         return call(envp);
     }
     // SAFETY: the caller's promise.
-    unsafe { with_kept(kept, envp, call) }
+    unsafe { with_kept(envp, call) }
 }
 
 /// Part of [`with`], as a function of its own, so that `with` needs little stack if nothing is added: children of
@@ -104,10 +140,10 @@ pub unsafe fn with(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
 /// # Safety
 /// As for [`with`].
 #[inline(never)]
-unsafe fn with_kept(kept: &[CString], envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+unsafe fn with_kept(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     let given = || unsafe { strings(envp) };
-    let added = || kept.iter().map(CString::as_c_str).filter(|k| !given().any(|s| name_of(s) == name_of(k)));
+    let added = || KEPT.strings().filter(|k| !given().any(|s| name_of(s) == name_of(k)));
     let all = || given().chain(added()).map(CStr::as_ptr).chain([std::ptr::null()]);
     let count = all().count();
     let mut on_stack = [std::ptr::null(); ON_STACK];
@@ -149,6 +185,8 @@ fn keeps() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Once;
+
     use super::*;
 
     #[test]
@@ -163,8 +201,10 @@ mod tests {
     /// The environment of a program that is started with `given`, if this process had been started
     /// with these variables.
     fn environment(given: &[&CStr]) -> Vec<String> {
+        static FILLED: Once = Once::new();
         let kept = [c"LD_PRELOAD=/lib/ours.so", c"NACC_BACKEND=shm", c"NETACC_TOLD=1"];
-        KEPT.get_or_init(|| kept.map(CString::from).to_vec());
+        // SAFETY: tests use it after this only.
+        FILLED.call_once(|| unsafe { KEPT.fill(kept.iter().map(|s| s.to_bytes_with_nul())) });
         let mut list: Vec<*const c_char> = given.iter().map(|s| s.as_ptr()).collect();
         list.push(std::ptr::null());
         let mut seen = Vec::new();
@@ -186,6 +226,14 @@ mod tests {
         let many = vec![c"A=b"; 1000];
         let seen = environment(&many);
         assert_eq!((seen.len(), &seen[1000..]), (1003, &own.map(String::from)[..]));
+    }
+
+    #[test]
+    fn variables_that_do_not_fit_are_not_kept() {
+        let kept = Kept { text: UnsafeCell::new([0; ROOM]), len: AtomicUsize::new(0) };
+        // SAFETY: of this thread alone.
+        unsafe { kept.fill([b"A=b\0".as_slice(), &[0; ROOM]].into_iter()) };
+        assert!(kept.is_empty() && kept.strings().next().is_none());
     }
 
     #[test]
