@@ -14,9 +14,8 @@ from tests.apps.lib.paths import binaries
 pytestmark = pytest.mark.usefixtures("library")
 
 PROGRAM = "/bin/true"
-#: Of the library: it is mapped (8 calls), looks for sockets that the program was started with (one call for
-#: each of the descriptors 0 to 63), and protects its relocated data. It loads no other library, reads no file,
-#: and allocates nothing.
+#: Of the library: it is mapped (8 calls), looks for sockets that the program was started with (a call for
+#: each of the descriptors 0 to 63), protects its data. It loads no library, reads no file, allocates nothing.
 LIBRARY_CALLS = 76
 #: Of `netacc_run`: its own start, the search for the program and the library, and the file of the program.
 LAUNCHER_CALLS = 50

@@ -17,7 +17,7 @@
 //! [`socket`], [`ring`], [`runtime`], `anchor`, [`settling`], [`holders`], [`vfork`] |
 //! | traits: the interfaces of an epoll instance to the table ([`instance`]) and to the sockets that it watches
 //! ([`watchers`]) | [`instance`], [`watchers`] |
-//! | independent parts: answers and throughput, which decide between link and TCP; other holders of a socket; spinning
+//! | independent parts: answers, throughput and lifetimes, which decide between link and TCP; other holders of a socket; spinning
 //! | [`answers`], [`bulk`], `batch`, [`family`], [`spin`] |
 //! | the C library, the kernel, and the library's own descriptors | [`os`] |
 //!
@@ -40,6 +40,7 @@ pub mod holders;
 pub mod hooks;
 pub mod instance;
 pub mod leaving;
+pub mod lifetimes;
 pub mod ops;
 pub mod os;
 pub mod queues;

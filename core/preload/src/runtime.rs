@@ -18,6 +18,7 @@ use netacc_registry::{BackendFds, GiveBack};
 use parking_lot::Mutex;
 
 use crate::answers::Services;
+use crate::lifetimes::Lifetimes;
 use crate::os::clock::now;
 use crate::os::inside::is_inside;
 use crate::os::{kept, own};
@@ -57,6 +58,8 @@ pub struct Runtime {
     pub(crate) unasked: Mutex<Vec<Arc<StreamCell>>>,
     /// The answer times of the services that this process has connected to.
     pub(crate) services: Services,
+    /// How long connections to services live.
+    pub(crate) lifetimes: Lifetimes,
     /// The helper thread, as others reach it.
     pub(crate) helper: Helper,
     /// Used as long as there is no endpoint, which has its own.

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::sink::Sink;
 use super::{helper, shortage};
 use crate::answers::Services;
+use crate::lifetimes::Lifetimes;
 use crate::os::clock::now;
 use crate::os::errno::{errno, set_errno};
 use crate::os::inside::Inside;
@@ -90,6 +91,7 @@ fn make() -> Runtime {
         endpoint: None,
         spin: SpinPolicy::new(config.io.poll),
         services: Services::new(&config.promotion),
+        lifetimes: Lifetimes::default(),
         config,
         problems,
         backend: "none".into(),

@@ -370,7 +370,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
         // Until the family's records show otherwise; and the bytes that the anchor has carried must
         // be read from the kernel.
         cell.share();
-        let promote_at = if sock.accepted { 1 } else { first_try(rt) };
+        let promote_at = if sock.accepted { 1 } else { first_try(rt, &tuple) };
         let mut sock = with_stream(cell, promote_at);
         sock.answers = answers(rt, role, &tuple);
         let new = Arc::new(Entry::Stream(sock));
@@ -441,7 +441,7 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     if accepted {
         endpoint.publish(&cell);
     }
-    let promote_at = if accepted { PATIENCE } else { first_try(rt) };
+    let promote_at = if accepted { PATIENCE } else { first_try(rt, &tuple) };
     let mut sock = Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at);
     sock.accepted = accepted;
     sock.answers = answers(rt, role, &tuple);
@@ -457,19 +457,19 @@ fn answers(rt: &runtime::Runtime, role: Role, tuple: &FourTuple) -> Option<Box<A
 }
 
 /// The operation at which promotion is tried, of a connection that this process has opened. Never, if connections are
-/// to begin on TCP until `netacc promote` is run.
-fn first_try(rt: &runtime::Runtime) -> u32 {
+/// to begin on TCP until `netacc promote` is run. A user who wants links at once gets them at once.
+fn first_try(rt: &runtime::Runtime, tuple: &FourTuple) -> u32 {
     let promotion = &rt.config.promotion;
-    if promotion.tcp_first {
-        PromotionSchedule::NEVER
-    } else {
-        promotion.threshold().max(1)
+    match promotion.threshold() {
+        _ if promotion.tcp_first => PromotionSchedule::NEVER,
+        0 => 1,
+        least => rt.lifetimes.first_try(&tuple.remote, least),
     }
 }
 
 /// After so many operations an accepted connection whose peer has not asked for promotion is counted as one whose
-/// peer is not accelerated. Arbitrary: several times the default of `NACC_PROMOTE_AFTER`.
-pub const PATIENCE: u32 = 16;
+/// peer is not accelerated. Arbitrary: more than an opener waits that expects a short connection.
+pub const PATIENCE: u32 = 48;
 
 /// Whether this connection is among the `percent` that may be promoted. Both ends draw alike.
 fn draw(percent: u32, tuple: &FourTuple) -> bool {

@@ -187,6 +187,12 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     }
     let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return false };
     let Some(endpoint) = rt.endpoint() else { return false };
+    if !sock.accepted {
+        let c = cell.lock(endpoint).counters();
+        let calls = u64::from(sock.operations.load(Ordering::Relaxed)) + c.tx_msgs_link + c.rx_msgs_link;
+        let bytes = c.tx_bytes_tcp + c.rx_bytes_tcp + c.tx_bytes_link + c.rx_bytes_link;
+        rt.lifetimes.note_end(&cell.tuple().remote, calls, bytes);
+    }
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         if cell.lock(endpoint).proto().replay_left() > 0 {
             // Unread bytes turn the close into a reset; bytes that came after it would find a FIN sent.

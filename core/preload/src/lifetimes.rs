@@ -1,0 +1,92 @@
+//! How long the connections to a service live, in calls. A link costs as much as several requests on TCP, so a
+//! connection that ends after a few requests is better off on TCP. The opener cannot see that in advance, so it expects
+//! what the last connections to the same service have shown.
+//!
+//! Connections to an unknown service get their link early, and so do all if the last one was long: a wrong guess costs
+//! a short connection one link, and a long one a few requests on TCP.
+//!
+//! Services are told apart by a hash of their address. Two that share a slot are taken for one.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The calls after which a link has paid for itself. Arbitrary: on shared memory one costs about forty system calls in
+/// each process and wakes both helper threads; a request on TCP is four calls.
+const PAYS: u32 = 24;
+/// A call with so many bytes counts as several. Arbitrary: the default length of a message.
+const BYTES: u64 = 16 << 10;
+/// So many short connections in a row make the next one wait. Arbitrary.
+const EVIDENCE: u8 = 4;
+/// A power of two. Arbitrary.
+const SLOTS: usize = 256;
+
+/// The number of connections in a row that were too short for a link, of each service.
+#[derive(Debug)]
+pub struct Lifetimes {
+    slots: [AtomicU8; SLOTS],
+}
+
+impl Default for Lifetimes {
+    fn default() -> Lifetimes {
+        Lifetimes { slots: [const { AtomicU8::new(0) }; SLOTS] }
+    }
+}
+
+impl Lifetimes {
+    /// The operation at which the next connection to `service` is to be promoted; `least` if nothing speaks against it.
+    pub fn first_try(&self, service: &SocketAddr, least: u32) -> u32 {
+        match self.slot(service).load(Ordering::Relaxed) {
+            0..EVIDENCE => least,
+            EVIDENCE.. => least.max(PAYS),
+        }
+    }
+
+    /// A connection to `service` has ended after so many calls that moved so many bytes.
+    pub fn note_end(&self, service: &SocketAddr, calls: u64, bytes: u64) {
+        let slot = self.slot(service);
+        let short = slot.load(Ordering::Relaxed);
+        let short = if calls.saturating_add(bytes / BYTES) < PAYS.into() { (short + 1).min(EVIDENCE) } else { 0 };
+        slot.store(short, Ordering::Relaxed);
+    }
+
+    fn slot(&self, service: &SocketAddr) -> &AtomicU8 {
+        let mut hasher = DefaultHasher::new();
+        service.hash(&mut hasher);
+        &self.slots[hasher.finish() as usize % SLOTS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: u32 = 2;
+
+    fn service(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn short_connections_make_the_next_wait_until_one_is_long() {
+        let lifetimes = Lifetimes::default();
+        for _ in 0..EVIDENCE {
+            assert_eq!(lifetimes.first_try(&service(1), LEAST), LEAST);
+            lifetimes.note_end(&service(1), 4, 256);
+        }
+        assert_eq!(lifetimes.first_try(&service(1), LEAST), PAYS);
+        assert_eq!(lifetimes.first_try(&service(1), 2 * PAYS), 2 * PAYS, "the user's wish");
+        assert_eq!(lifetimes.first_try(&service(2), LEAST), LEAST, "another service");
+        lifetimes.note_end(&service(1), u64::from(PAYS), 0);
+        assert_eq!(lifetimes.first_try(&service(1), LEAST), LEAST);
+    }
+
+    #[test]
+    fn a_connection_with_many_bytes_is_long() {
+        let lifetimes = Lifetimes::default();
+        for _ in 0..2 * EVIDENCE {
+            lifetimes.note_end(&service(1), 2, u64::from(PAYS) * BYTES);
+        }
+        assert_eq!(lifetimes.first_try(&service(1), LEAST), LEAST);
+    }
+}

@@ -1,0 +1,62 @@
+"""Short connections stay on TCP once a process has seen that a service's connections are short."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.apps.lib.paths import PROGRAMS, binaries
+
+pytestmark = pytest.mark.usefixtures("library")
+
+CONNECTIONS = 200
+#: Connections that get a link before the process has seen four short ones.
+LEARNING = 4
+#: Of both ends of a connection: the opener's protocol and local address, and the acceptor's local address.
+ADDED_CALLS = 3
+#: Of the whole run: the start and the end of the library, and the links of the first connections.
+ADDED_ONCE = 900
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("short") / "short"
+    flags = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / "short.c"], check=True, timeout=60)
+    return built
+
+
+def calls(folder: Path, command: list[str | Path], **env: str) -> int:
+    """System calls of all threads of a run."""
+    trace = folder / "trace"
+    words = ["strace", "-f", "-c", "-U", "calls,name", "-o", trace, *command]
+    clean = {"PATH": "/usr/bin:/bin", "NETACC_CONF": "/dev/null"}
+    subprocess.run(words, env=clean | env, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    totals = [line.split()[0] for line in trace.read_text().splitlines() if line.endswith("total")]
+    return int(totals[-1])
+
+
+@pytest.mark.parametrize("requests", [0, 1, 5, 10])
+def test_short_connections_cost_little_more_than_on_tcp(requests: int, program: Path, tmp_path: Path) -> None:
+    counted = tmp_path / "counted"
+    command: list[str | Path] = [program, str(CONNECTIONS), str(requests)]
+    natively = calls(tmp_path, command)
+    accelerated: list[str | Path] = [binaries() / "netacc_run", *command]
+    ours = calls(tmp_path, accelerated, NETACC_EXIT_STATS=str(counted))
+    opens = sum(json.loads(line)["cnt"]["opens_sent"] for line in counted.read_text().splitlines())
+    assert opens <= LEARNING
+    assert ours - natively <= ADDED_CALLS * CONNECTIONS + ADDED_ONCE
+
+
+def test_a_long_connection_after_short_ones_gets_its_link(program: Path, tmp_path: Path) -> None:
+    """Breaks if a service with short connections would keep all others on TCP."""
+    counted = tmp_path / "counted"
+    env = {"PATH": "/usr/bin:/bin", "NETACC_CONF": "/dev/null", "NETACC_EXIT_STATS": str(counted)}
+    # 8 connections of 2 requests, and then one of 20,000.
+    command: list[str | Path] = [binaries() / "netacc_run", program, "8", "2", "20000"]
+    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    sent = sum(json.loads(line)["cnt"]["tx_bytes_link"] for line in counted.read_text().splitlines())
+    assert sent > 20_000 * 64
