@@ -318,19 +318,19 @@ fn bind(rt: &Runtime) {
 const CPU_WORDS: usize = netacc_config::CpuList::LIMIT as usize / 64;
 
 /// Asks the scheduler for short slices: this thread runs for microseconds, but on a busy machine whole promotions wait
-/// for it. Needs no privilege; an older kernel refuses, and nothing is lost.
+/// for it. Needs no privilege; an older kernel refuses, and nothing is lost. The thread keeps the program's policy and
+/// priority: a thread of a real-time program that waited for a lesser one would wait for all others, too.
 fn favour_wake_ups() {
-    let attr = libc::sched_attr {
-        size: size_of::<libc::sched_attr>() as u32,
-        sched_policy: libc::SCHED_OTHER as u32,
-        sched_flags: 0,
-        sched_nice: 0,
-        sched_priority: 0,
-        // 100 us, the shortest slice that the fair scheduler takes.
-        sched_runtime: 100_000,
-        sched_deadline: 0,
-        sched_period: 0,
-    };
+    const LEN: u32 = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: all-zero is valid.
+    let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: the attributes are writable, and of this length.
+    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, LEN, 0) } == 0;
+    if !known || attr.sched_policy != libc::SCHED_OTHER as u32 {
+        return;
+    }
+    // 100 us, the shortest slice that the fair scheduler takes.
+    attr.sched_runtime = 100_000;
     // SAFETY: the attributes are valid for the call.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
@@ -366,5 +366,28 @@ fn anchor_event(rt: &Runtime, endpoint: &Endpoint, key: u64, events: u32) {
     match cell.and_then(|c| c.upgrade()) {
         Some(cell) => cell.anchor_event(endpoint, anchor::anchor_event(events)),
         None => drop(rt.helper.anchors.lock().remove(&key)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if the helper of a program with a low or a real-time priority runs with the usual one.
+    #[test]
+    fn the_helper_keeps_the_programs_policy_and_priority() {
+        for policy in [libc::SCHED_OTHER, libc::SCHED_BATCH] {
+            let kept = std::thread::spawn(move || {
+                let none = libc::sched_param { sched_priority: 0 };
+                // SAFETY: a valid parameter; 0 is the calling thread. Less priority needs no privilege.
+                unsafe {
+                    assert_eq!(libc::sched_setscheduler(0, policy, &none), 0);
+                    assert_eq!(libc::setpriority(libc::PRIO_PROCESS, 0, 5), 0);
+                    favour_wake_ups();
+                    (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0))
+                }
+            });
+            assert_eq!(kept.join().expect("no panic"), (policy, 5));
+        }
     }
 }
