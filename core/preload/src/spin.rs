@@ -23,6 +23,8 @@ pub struct SpinPolicy {
     spins: AtomicBool,
     /// Samples that find it locked are left out.
     choice: Mutex<Choice>,
+    /// Waits that were to spin, and waits that were to sleep at once.
+    waits: [AtomicU64; 2],
 }
 
 /// Longest adaptive spin. Arbitrary: about what a sleep and a wake-up cost on a slow machine.
@@ -51,6 +53,7 @@ impl SpinPolicy {
             average_ns: AtomicU64::new(10_000),
             spins: AtomicBool::new(true),
             choice: Mutex::new(Choice::new()),
+            waits: Default::default(),
         }
     }
 
@@ -58,6 +61,12 @@ impl SpinPolicy {
     pub fn begin(&self, begun: Instant) -> Waiting<'_> {
         let strategy = if self.spins.load(Ordering::Relaxed) { Strategy::Spin } else { Strategy::Sleep };
         Waiting { policy: self, begun, strategy, was_preempted: false }
+    }
+
+    /// How many waits have begun with a spin, and how many without, by name in `netacc_ss -s cnt`.
+    pub fn counted(&self) -> [(&'static str, u64); 2] {
+        let [spun, slept] = &self.waits;
+        [("waits_spun", spun.load(Ordering::Relaxed)), ("waits_slept", slept.load(Ordering::Relaxed))]
     }
 
     /// Whether waits are short lately: one that begins now is worth a second system call if it turns out to be long.
@@ -89,6 +98,7 @@ impl Waiting<'_> {
     /// Spins until `done` returns true (true), or the budget or `deadline` is over (false).
     pub fn spin(&mut self, deadline: Option<Instant>, mut done: impl FnMut() -> bool) -> bool {
         let budget = self.budget();
+        self.policy.waits[usize::from(budget == 0)].fetch_add(1, Ordering::Relaxed);
         if budget == 0 {
             return done();
         }

@@ -316,6 +316,7 @@ fn snapshot(rt: &Runtime, asked: Sections) -> Snapshot {
 /// The process's counters; those of bytes and messages are of closed connections, so the live ones are added.
 fn totals(rt: &Runtime) -> Counters {
     let mut all = rt.counters().snapshot();
+    all.extend(rt.spin.counted().map(|(name, count)| (name.to_owned(), count)));
     let mut add = |c: &StreamCounters| {
         for (name, n) in named(c) {
             *all.entry(name.to_owned()).or_default() += n;
