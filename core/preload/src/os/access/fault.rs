@@ -13,13 +13,14 @@
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use libc::{sigaction, siginfo_t, ucontext_t};
 
 use crate::os::access::landing;
 use crate::os::errno::{errno, set_errno};
-use crate::os::real;
 use crate::os::signals::Held;
+use crate::os::{confinement, futex, real};
 
 /// The program's action on a signal. Without a lock, because the handler reads it: a version is odd while the action is
 /// written, and different afterwards.
@@ -94,6 +95,10 @@ impl Wanted {
     }
 }
 
+/// Looks before a thread sleeps, and for how long it sleeps. Arbitrary: a change takes about a microsecond.
+const SPINS: u32 = 1_000;
+const PAUSE: Duration = Duration::from_micros(100);
+
 impl Action {
     const fn new(signal: c_int) -> Action {
         Action {
@@ -106,6 +111,7 @@ impl Action {
     }
 
     fn load(&self) -> Wanted {
+        let mut looks = 0;
         loop {
             let before = self.version.load(Ordering::Acquire);
             let wanted = Wanted {
@@ -117,8 +123,21 @@ impl Action {
             if before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
                 return wanted;
             }
-            std::hint::spin_loop();
+            self.pause(&mut looks, before);
         }
+    }
+
+    /// Another thread changes the action, which takes a system call or two: spins at first, and then sleeps. A thread of
+    /// a higher priority would otherwise never let that one go on if they share a processor.
+    fn pause(&self, looks: &mut u32, version: u32) {
+        *looks += 1;
+        if *looks < SPINS || confinement::is_confined() {
+            std::hint::spin_loop();
+            return;
+        }
+        let saved = errno();
+        futex::wait(&self.version, version, Some(PAUSE));
+        set_errno(saved);
     }
 
     fn store(&self, wanted: Wanted) {
@@ -130,13 +149,14 @@ impl Action {
     /// Runs `change` alone. Signals are blocked meanwhile, so that no handler of this thread waits for it.
     fn alone<R>(&self, change: impl FnOnce() -> R) -> R {
         let held = Held::all();
+        let mut looks = 0;
         loop {
             let version = self.version.load(Ordering::Relaxed) & !1;
             let take = self.version.compare_exchange(version, version + 1, Ordering::AcqRel, Ordering::Relaxed);
-            if take.is_ok() {
-                break;
+            match take {
+                Ok(_) => break,
+                Err(seen) => self.pause(&mut looks, seen),
             }
-            std::hint::spin_loop();
         }
         let result = change();
         self.version.fetch_add(1, Ordering::AcqRel);
@@ -285,5 +305,44 @@ fn end_by(signal: c_int, info: *mut siginfo_t) {
         let (pid, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
         let number = libc::SYS_rt_tgsigqueueinfo;
         real::syscall(number, pid.into(), thread, signal.into(), info as c_long, 0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// How often the kernel has seen the thread go to sleep.
+    fn sleeps(status: &PathBuf) -> u64 {
+        let text = std::fs::read_to_string(status).expect("the thread is there");
+        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse().ok()).expect("a count")
+    }
+
+    // Breaks if a thread spins until the change is over: with a higher priority and one processor, for ever.
+    #[test]
+    fn threads_sleep_while_another_one_changes_an_action() {
+        let action = Action::new(libc::SIGBUS);
+        for wait in [|action: &Action| drop(action.load()), |action: &Action| action.alone(|| ())] {
+            std::thread::scope(|scope| {
+                let (sender, receiver) = mpsc::channel();
+                let slept = action.alone(|| {
+                    let action = &action;
+                    scope.spawn(move || {
+                        // SAFETY: no arguments.
+                        let thread = unsafe { libc::gettid() };
+                        sender.send(PathBuf::from(format!("/proc/self/task/{thread}/status"))).expect("it waits");
+                        wait(action);
+                    });
+                    let status = receiver.recv().expect("it has started");
+                    let before = sleeps(&status);
+                    (0..100_000).any(|_| sleeps(&status) > before + 10)
+                });
+                assert!(slept, "it spins");
+            });
+        }
     }
 }
