@@ -29,15 +29,15 @@
 //!
 //! Such a check visits all streams of the link. If there are many, and each of them comes and goes, the checks would
 //! take most of the process's time. The helper's queue is never wrong, though. So a link of many streams goes there at
-//! once if it must leave its queue, and the helper finds a better queue later, in at most a tenth of its time for each
-//! such link.
+//! once if it must leave its queue, and the helper finds a better queue later, in at most a tenth of its time for all
+//! such links.
 
+use std::collections::{HashSet, VecDeque};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use netacc_device::{CompletionQueueId, DeviceError, Instant};
+use netacc_device::{CompletionQueueId, DeviceError, Instant, QueuePairId};
 use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 use netacc_proto::Phase;
 use parking_lot::Mutex;
@@ -73,10 +73,48 @@ pub struct Queues {
     waited_at: AtomicU32,
     /// The processors that the process may run on.
     processors: u32,
-    /// Links of many streams that may belong elsewhere, and when that is checked.
-    put_off: Mutex<Vec<(Arc<LinkCell>, Instant)>>,
-    /// How long the last such check took, in nanoseconds.
-    last_look: AtomicU64,
+    /// Links of many streams that may belong elsewhere.
+    put_off: Mutex<PutOff<Arc<LinkCell>>>,
+}
+
+/// Links that the helper is to check, in the order in which they came, each once.
+struct PutOff<L> {
+    links: VecDeque<(QueuePairId, L)>,
+    known: HashSet<QueuePairId>,
+    /// When the next one is checked: a check has its price, and there may be thousands of them.
+    due: Instant,
+}
+
+impl<L> PutOff<L> {
+    fn new() -> PutOff<L> {
+        PutOff { links: VecDeque::new(), known: HashSet::new(), due: Instant::ZERO }
+    }
+
+    /// Returns whether the link was not known.
+    fn add(&mut self, qp: QueuePairId, link: L) -> bool {
+        let new = self.known.insert(qp);
+        if new {
+            self.links.push_back((qp, link));
+        }
+        new
+    }
+
+    /// The link to check now, if it is time.
+    fn take_due(&mut self, now: Instant) -> Option<L> {
+        let (qp, link) = if self.due <= now { self.links.pop_front() } else { None }?;
+        self.known.remove(&qp);
+        Some(link)
+    }
+
+    /// A check has taken this time.
+    fn note_look(&mut self, begun: Instant, now: Instant) {
+        self.due = now + now.saturating_since(begun) * REST;
+    }
+
+    /// When the next check is due.
+    fn next(&self) -> Option<Instant> {
+        (!self.links.is_empty()).then_some(self.due)
+    }
 }
 
 /// A possible owner of a queue: a slot, or an epoll instance.
@@ -159,8 +197,8 @@ impl Activity {
 }
 
 /// With up to so many streams on a link, all are checked whenever one of them changes. Arbitrary: that takes
-/// microseconds.
-const FEW: u16 = 64;
+/// a microsecond or two.
+const FEW: u16 = 16;
 
 /// Checks of a link of many streams are at least so many times as far apart as one of them takes.
 const REST: u32 = 9;
@@ -174,8 +212,7 @@ impl Queues {
             owners: Mutex::default(),
             waited_at: AtomicU32::new(0),
             processors,
-            put_off: Mutex::default(),
-            last_look: AtomicU64::new(0),
+            put_off: Mutex::new(PutOff::new()),
         }
     }
 
@@ -186,36 +223,31 @@ impl Queues {
 
     /// The helper is to check the link.
     fn put_off(&self, endpoint: &Endpoint, link: &Arc<LinkCell>) {
-        let rest = Duration::from_nanos(self.last_look.load(Ordering::Relaxed)) * REST;
-        let due = clock::now() + rest;
-        let mut put_off = self.put_off.lock();
-        if !put_off.iter().any(|(other, _)| Arc::ptr_eq(other, link)) {
-            put_off.push((link.clone(), due));
-            drop(put_off);
+        // The guard is dropped before the helper is woken.
+        let new = self.put_off.lock().add(link.qp(), link.clone());
+        if new {
             endpoint.need_helper();
         }
     }
 
     /// Checks the links that are due. Called by the helper.
     pub fn look(&self, endpoint: &Endpoint) {
-        let now = clock::now();
-        let due: Vec<_> = {
-            let mut put_off = self.put_off.lock();
-            let (due, later) = std::mem::take(&mut *put_off).into_iter().partition(|(_, at)| *at <= now);
-            *put_off = later;
-            due
-        };
-        for (link, _) in due.iter().filter(|(link, _)| !link.is_dead()) {
-            let begun = clock::now();
-            settle_all(endpoint, link);
-            let took = clock::now().saturating_since(begun).as_nanos() as u64;
-            self.last_look.store(took, Ordering::Relaxed);
+        let mut now = clock::now();
+        loop {
+            let due = self.put_off.lock().take_due(now);
+            let Some(link) = due else { return };
+            let begun = now;
+            if !link.is_dead() {
+                settle_all(endpoint, &link);
+            }
+            now = clock::now();
+            self.put_off.lock().note_look(begun, now);
         }
     }
 
     /// When the next check is due. The helper calls this once threads that need a check wake it.
     pub fn next_look(&self) -> Option<Instant> {
-        self.put_off.lock().iter().map(|(_, at)| *at).min()
+        self.put_off.lock().next()
     }
 }
 
@@ -445,6 +477,23 @@ fn with_socket(cell: &Arc<StreamCell>, f: impl FnOnce(&Socket)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Breaks if a link were checked twice for two changes, or if the checks of many links took more than a tenth of the
+    /// helper's time.
+    #[test]
+    fn links_that_are_put_off_are_checked_once_and_one_at_a_time() {
+        let at = Instant::from_nanos;
+        let mut put_off = PutOff::new();
+        let added = [7, 8, 7, 9].map(|qp| put_off.add(QueuePairId(qp), qp));
+        assert_eq!(added, [true, true, false, true]);
+        assert_eq!(put_off.next(), Some(Instant::ZERO));
+        assert_eq!(put_off.take_due(at(100)), Some(7));
+        put_off.note_look(at(100), at(110));
+        assert_eq!((put_off.next(), put_off.take_due(at(199))), (Some(at(200)), None));
+        assert!(put_off.add(QueuePairId(7), 7));
+        assert_eq!([(); 4].map(|()| put_off.take_due(at(200))), [Some(8), Some(9), Some(7), None]);
+        assert_eq!(put_off.next(), None);
+    }
 
     #[test]
     fn as_many_waiting_threads_as_processors_leave_none() {
