@@ -4,6 +4,7 @@
 //! [`Endpoint::progress`]: the library's helper thread, or the simulator. Data moves in the thread that calls
 //! [`Endpoint::poll`] or [`Endpoint::poll_link`]: usually the program's own thread.
 //!
+//! * [`timers`]: streams and links with a time limit.
 //! * [`todo`](mod@todo): work that is queued under locks, for the control path.
 //! * [`adopt`]: the streams that there are.
 //! * [`open`]: opening streams.
@@ -18,7 +19,7 @@
 //! * [`silence`]: links that fall silent without an error from their device.
 //! * [`leave`]: leaving all links.
 //!
-//! This module and [`todo`](mod@todo) have the data. A thread needs the endpoint to lock a stream, so the other modules,
+//! This module, [`timers`] and [`todo`](mod@todo) have the data. A thread needs the endpoint to lock a stream, so the other modules,
 //! which lock streams, are above them.
 
 use std::collections::{BTreeMap, HashMap};
@@ -51,12 +52,13 @@ mod rings;
 mod room;
 mod sharing;
 mod silence;
+mod timers;
 mod todo;
 
 use promotions::Promotions;
 pub use sharing::Sharing;
+pub(crate) use timers::{Again, Timed};
 use todo::Todo;
-pub(crate) use todo::{Again, Timed};
 
 /// Settings of an endpoint.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use netacc_device::{CmEvent, ConnectionId, Instant, PeerAddress, QueuePairId};
 use netacc_proto::{Admission, LinkConfig, PreSharedKey, Reason, LINK_REGION_LEN, SETUP_LIMIT, UNUSED_LIMIT};
 
 use super::reasons::{is_about_peer, reason_of};
-use super::todo::Kind;
+use super::timers::Kind;
 use super::{Again, Attempt, Endpoint, Timed};
 use crate::link::FirstRegions;
 use crate::{Counters, LinkCell};
@@ -110,13 +110,14 @@ impl Endpoint {
         let link = Arc::new(LinkCell::new(self.device(), proto, qp, peer, connector, self.control_cq, regions));
         link.tx.lock().post_receives(self.device(), depth);
         self.links.write().insert(qp, link.clone());
-        self.todo.lock().timers.note(Timed::Setup(link.clone()));
+        self.todo.lock().timers.note(Timed::Setup(qp));
         Counters::bump(&self.counters.links_established);
         link
     }
 
     /// Ends a link that has not become ready in time, or that has never been used.
-    pub(super) fn look_at_setup(&self, now: Instant, link: &Arc<LinkCell>, since: Instant) -> Option<Again> {
+    pub(super) fn look_at_setup(&self, now: Instant, qp: QueuePairId, since: Instant) -> Option<Again> {
+        let link = self.links.read().get(&qp).cloned()?;
         let (ready, used) = {
             let tx = link.tx.lock();
             (tx.proto.is_ready(), tx.proto.was_used() || link.connector)
@@ -133,9 +134,9 @@ impl Endpoint {
             return Some(Again { since, at });
         }
         if self.config.key.is_some() && !ready {
-            self.refuse_link(link, Reason::KeyMissing);
+            self.refuse_link(&link, Reason::KeyMissing);
         }
-        self.link_died(link);
+        self.link_died(&link);
         None
     }
 }

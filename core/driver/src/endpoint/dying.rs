@@ -27,18 +27,15 @@ impl Endpoint {
         (self.helper_needed)();
     }
 
-    /// Ends links that were found dead. Returns when to look again at those that are not ended yet.
-    pub(super) fn end_links(&self, now: Instant, dead: Vec<QueuePairId>) -> Option<Instant> {
-        let mut next = None;
+    /// Ends links that were found dead, now or after another check.
+    pub(super) fn end_links(&self, now: Instant, dead: Vec<QueuePairId>) {
         for qp in dead {
             let link = self.links.read().get(&qp).cloned();
             let Some(link) = link.filter(|link| link.advance(LinkLife::Dying)) else { continue };
-            if let Some(Again { since, at }) = self.end_link(now, &link, now) {
-                self.todo.lock().timers.keep(Timed::Dying(link), since);
-                next = Some(at);
+            if let Some(again) = self.end_link(now, &link, now) {
+                self.todo.lock().timers.schedule(Timed::Dying(link), again);
             }
         }
-        next
     }
 
     /// A link was found dead at `since`. Ends it, unless its peer may be a process that is exiting and whose sockets
@@ -61,6 +58,7 @@ impl Endpoint {
             return;
         }
         self.cache.lock().remove(link.qp);
+        self.todo.lock().timers.end_setup(link.qp);
         let cells: Vec<_> = std::mem::take(&mut link.rx.lock().slots).into_iter().flatten().collect();
         // A link without streams may have been closed by the peer in good order.
         let (ready, refused, violated) = {
@@ -99,6 +97,7 @@ impl Endpoint {
     pub(crate) fn destroy_link(&self, qp: QueuePairId) {
         if let Some(link) = self.links.write().remove(&qp) {
             link.advance(LinkLife::Dead);
+            self.todo.lock().timers.end_setup(qp);
             self.device.destroy_qp(qp);
             if link.connector {
                 self.promotions.lock().ended(link.peer, qp, Reason::LinkFailed);

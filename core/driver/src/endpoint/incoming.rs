@@ -227,6 +227,17 @@ impl Endpoint {
     }
 
     fn handle_control(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>) -> bool {
+        let alive = self.handle_next_control(link, rx);
+        let tx = link.tx.lock();
+        let set_up = tx.proto.is_ready() && (link.connector || tx.proto.was_used());
+        drop(tx);
+        if set_up {
+            self.todo.lock().timers.end_setup(link.qp);
+        }
+        alive
+    }
+
+    fn handle_next_control(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>) -> bool {
         let at = CREDIT_BLOCK_LEN + netacc_proto::Link::control_slot_of(rx.controls) * CONTROL_SLOT_LEN;
         rx.controls += 1;
         let mut bytes = [0; CONTROL_SLOT_LEN];

@@ -7,12 +7,15 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use netacc_device::{DeviceError, FourTuple, Obstacle, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM};
+use netacc_device::{
+    DeviceError, FourTuple, Instant, Obstacle, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM,
+};
 use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
 use super::promotions::{Look, Promotions, Waiting};
 use super::reasons::{reason_of, reason_without_region};
 use super::{rings, Attempt, Endpoint};
+use crate::counted::Tallied;
 use crate::link::LinkRx;
 use crate::stream::{Attachment, LockedStream, Noted, Outgoing, Referral};
 use crate::{Counters, LinkCell, StreamCell};
@@ -64,10 +67,17 @@ impl Endpoint {
         self.wait_for_link(cell, peer, UNKNOWN_STREAM);
     }
 
-    /// Gives waiting streams a link: one with room, a cached one, or a new one.
-    pub(crate) fn place_waiting(&self) {
+    /// Gives waiting streams a link: one with room, a cached one, or a new one. Returns when to call it again even if
+    /// nothing happens.
+    pub(crate) fn place_waiting(&self, now: Instant) -> Option<Instant> {
+        let recount = |address| self.promotions.lock().peer(address).and_then(|peer| peer.recount(now));
         let unfinished = self.promotions.lock().unfinished();
-        unfinished.into_iter().for_each(|peer| self.place(peer));
+        let again = unfinished.into_iter().filter_map(|address| {
+            recount(address);
+            self.place(address);
+            recount(address)
+        });
+        again.min()
     }
 
     /// As [`place_waiting`](Endpoint::place_waiting), for streams to one peer.
@@ -76,9 +86,11 @@ impl Endpoint {
         let mut promotions = self.promotions.lock();
         // One at a time: a stream takes its room on a link when it is opened there.
         while let Some(link) = self.link_for_first(&mut promotions, address, &mut ready) {
-            let Some(Waiting { stream, hint }) = promotions.pop(address) else { break };
+            let Some(waiting) = promotions.pop(address) else { break };
+            let opening = promotions.peer(address).map(|peer| peer.open_one());
             drop(promotions);
-            if let Err(reason) = self.open_on(&link, &stream, hint) {
+            let stream = waiting.stream.clone();
+            if let Err(reason) = self.open_on(&link, waiting, opening) {
                 self.note_without_link(&stream, reason);
                 self.note_idle(&link);
             }
@@ -107,6 +119,10 @@ impl Endpoint {
         ready: &mut VecDeque<QueuePairId>,
     ) -> Option<Arc<LinkCell>> {
         let peer = promotions.peer(address)?;
+        if peer.is_busy() && !peer.waiting.is_empty() {
+            peer.put_back(ready.drain(..));
+            return None;
+        }
         ready.extend(peer.take_ready(|qp| self.look_at_link(qp)));
         if peer.waiting.is_empty() {
             return None;
@@ -156,7 +172,9 @@ impl Endpoint {
         }
     }
 
-    fn open_on(&self, link: &Arc<LinkCell>, cell: &Arc<StreamCell>, hint: u32) -> Result<(), Reason> {
+    /// Opens a stream on a link. `opening` counts it until the peer has answered.
+    fn open_on(&self, link: &Arc<LinkCell>, waiting: Waiting, opening: Option<Tallied>) -> Result<(), Reason> {
+        let Waiting { stream: cell, hint } = &waiting;
         let mut rx = link.rx.lock();
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
         let opened = self.prepare(link, cell).and_then(|Incoming { region, ring }| {
@@ -180,8 +198,9 @@ impl Endpoint {
                 inner.attached =
                     Some(Attachment { link: link.clone(), region, outgoing: None, _tallied: self.attached.add() });
                 inner.noted.remove(Noted::RELEASE);
+                inner.attempt.opening = opening;
                 put_slot(&mut rx, slot, cell);
-                inner.proto.open(slot.0, wire_tuple(&cell.tuple), hint, self.nonce(), ring);
+                inner.proto.open(slot.0, wire_tuple(&cell.tuple), *hint, self.nonce(), ring);
                 Counters::bump(&self.counters().opens_sent);
             });
             Ok(())

@@ -8,7 +8,7 @@ use std::vec;
 use netacc_device::{Instant, QueuePairId};
 use netacc_proto::{TxSink, LINGER_LIMIT, RECORD_GRACE};
 
-use super::todo::{Kind, Timer};
+use super::timers::{Kind, Timer};
 use super::{Again, Endpoint, Timed, RETRY_INTERVAL};
 use crate::stream::{LingerProgress, Noted, CORK_INTERVAL};
 use crate::{StreamCell, PLEDGE_PATIENCE};
@@ -35,17 +35,17 @@ impl Endpoint {
             self.handle_cm_event(event);
         }
         self.poll(self.control_cq);
-        self.place_waiting();
+        let waiting = self.place_waiting(now);
         let silence = self.look_for_silence(now);
-        let todo = self.todo.lock().take();
-        let mut timers = todo.timers.sorted();
-        let links = self.look_at_timed(now, &mut timers, Kind::Dying);
-        let dead = self.end_links(now, todo.dead);
+        let (todo, due) = self.todo.lock().take(now);
+        let mut due = due.into_iter().peekable();
+        self.look_at_timed(now, &mut due, Kind::Dying);
+        self.end_links(now, todo.dead);
         for link in todo.idle {
             self.park(&link, now);
         }
         self.send_owed(todo.owing);
-        let starved = self.look_at_timed(now, &mut timers, Kind::Starved);
+        self.look_at_timed(now, &mut due, Kind::Starved);
         for cell in todo.looks {
             cell.take_in(self);
         }
@@ -56,7 +56,7 @@ impl Endpoint {
                 stream.settle_end(now);
             });
         }
-        let streams = self.look_at_timed(now, &mut timers, Kind::Empty);
+        self.look_at_timed(now, &mut due, Kind::Empty);
         // Not in the loop's head: a lock taken there would be held throughout the loop.
         let more = std::mem::take(&mut self.todo.lock().release);
         for cell in todo.release.into_iter().chain(more) {
@@ -66,9 +66,9 @@ impl Endpoint {
             self.sink.moved(&cell);
         }
         let expiry = self.expire_links(now);
-        let again = self.todo.lock().wants_retry();
-        let retry = again.then(|| now + RETRY_INTERVAL);
-        earliest([retry, silence, links, dead, starved, streams, expiry])
+        let todo = self.todo.lock();
+        let retry = todo.wants_retry().then(|| now + RETRY_INTERVAL);
+        earliest([retry, waiting, silence, todo.timers.next(), expiry])
     }
 
     /// Sends what links owe their peers: receives, and control messages.
@@ -85,29 +85,26 @@ impl Endpoint {
         }
     }
 
-    /// Checks the timed entries, up to a kind. Returns when it wants to look again.
-    fn look_at_timed(&self, now: Instant, timers: &mut Peekable<vec::IntoIter<Timer>>, last: Kind) -> Option<Instant> {
-        let mut next = None;
-        while let Some(Timer { what, since: known }) = timers.next_if(|timer| timer.what.kind() <= last) {
+    /// Checks the timed entries that are due, up to a kind.
+    fn look_at_timed(&self, now: Instant, due: &mut Peekable<vec::IntoIter<Timer>>, last: Kind) {
+        while let Some(Timer { what, since: known, .. }) = due.next_if(|timer| timer.what.kind() <= last) {
             let since = known.unwrap_or(now);
             let again = match &what {
-                Timed::Setup(link) => self.look_at_setup(now, link, since),
+                Timed::Setup(qp) => self.look_at_setup(now, *qp, since),
                 Timed::Dying(link) => self.end_link(now, link, since),
                 Timed::Starved(link) => self.look_at_starved(now, link, since),
                 Timed::Pledged(cell) => self.look_at_pledged(now, cell, since),
-                Timed::Partial(cell) => self.look_at_partial(now, cell, since),
+                Timed::Partial(cell, number) => self.look_at_partial(now, cell, *number, since),
                 Timed::Stalled(cell) => self.look_at_stall(now, cell, since),
                 Timed::Corked(cell) => self.look_at_corked(now, cell, known),
                 Timed::Contested(cell) => self.look_at_contested(now, cell, since),
                 Timed::Lingering(cell) => self.look_at_lingering(now, cell, since),
-                Timed::Empty(link) => self.look_at_empty(now, link),
+                Timed::Empty(qp) => self.look_at_empty(now, *qp),
             };
-            if let Some(Again { since, at }) = again {
-                self.todo.lock().timers.keep(what, since);
-                next = earliest([next, Some(at)]);
+            if let Some(again) = again {
+                self.todo.lock().timers.schedule(what, again);
             }
         }
-        next
     }
 
     /// Voids a pledge after the time limit for its writer.
@@ -126,10 +123,8 @@ impl Endpoint {
     }
 
     /// Treats an incomplete record as application bytes after the time limit.
-    fn look_at_partial(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
-        let since = cell.lock(self).change(|stream| stream.wait_for_record(now, since))?;
-        // That check has queued it again, with the current time: the entry with the earlier time replaces that one.
-        self.todo.lock().timers.forget_partial(cell);
+    fn look_at_partial(&self, now: Instant, cell: &Arc<StreamCell>, number: u32, since: Instant) -> Option<Again> {
+        let since = cell.lock(self).change(|stream| stream.wait_for_record(now, number, since))?;
         Some(Again { since, at: (since + RECORD_GRACE).max(now + RETRY_INTERVAL) })
     }
 
@@ -141,8 +136,15 @@ impl Endpoint {
 
     /// Brings a closed stream to its end.
     fn look_at_lingering(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
+        let (noted, link) = {
+            let guard = cell.lock(self);
+            (guard.inner.noted.contains(Noted::LINGERING), guard.link().cloned())
+        };
+        if !noted {
+            // It has come to its end meanwhile.
+            return None;
+        }
         // No thread of the program polls its link any more.
-        let link = cell.lock(self).link().cloned();
         if let Some(link) = link {
             self.poll_link(&link);
         }
@@ -161,6 +163,7 @@ impl Endpoint {
             }
             let lingers = stream.inner.lingers();
             if !lingers {
+                stream.inner.noted.remove(Noted::LINGERING);
                 // The slot on the link may be needed for longer; the connection ends here.
                 stream.end_linger();
             }

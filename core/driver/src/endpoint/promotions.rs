@@ -3,20 +3,41 @@
 //! The cost of placing a stream does not depend on how many others wait: a peer's streams wait in a queue, each attempt
 //! checks only the peer's links that are being made, and links with room are found in turn.
 //!
-//! Invariant: a peer with streams that wait has a link being made, or its streams have been placed or failed.
+//! A stream that is being opened can write only after its peer has answered, so few are opened at a time: the others
+//! continue on TCP meanwhile. And its link is polled by the helper thread, on behalf of all its streams, so the streams
+//! that are opened at a time are on few links.
+//!
+//! Invariant: a peer with streams that wait has a link being made, or a stream being opened, or its streams have been
+//! placed or failed.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
-use netacc_device::{ConnectionId, PeerAddress, QueuePairId};
+use netacc_device::{ConnectionId, Instant, PeerAddress, QueuePairId};
 use netacc_proto::Reason;
 
 use super::Sharing;
+use crate::counted::{Tallied, Tally};
 use crate::StreamCell;
 
 /// Links to one peer that are made at the same time, at most. Arbitrary: enough to keep both sides busy, and fewer than
 /// connection managers queue.
 const MAX_CONNECTING: usize = 64;
+
+/// Streams that are being opened at one peer at the same time, at most. Arbitrary: enough for the helper threads of
+/// both sides to work at the same time where they often wait for a processor, and few of the streams that a process
+/// with many has.
+const MAX_OPENING: u32 = 1024;
+
+/// An opening that takes longer than once or twice this time does not count: the peer answers only after its program has
+/// read what came before, and programs may leave that for ever. Arbitrary: longer than a helper thread waits for a
+/// processor.
+const OPENING_PATIENCE: Duration = Duration::from_millis(50);
+
+/// Streams that are opened on a shared link one after the other while many wait, at most. Arbitrary: fewer than a link
+/// has slots for control messages.
+const MAX_RUN: usize = 16;
 
 /// A stream that waits for a link.
 pub(super) struct Waiting {
@@ -46,7 +67,13 @@ pub(super) struct Peer {
     links: Vec<QueuePairId>,
     /// The index in `links` at which the search for room begins.
     next: usize,
+    /// Streams put onto that link since the search reached it.
+    run: usize,
     room: Room,
+    /// Streams that are being opened, of those that have been opened since `counted_since`.
+    opening: Tally,
+    /// `None`: no stream has waited at the last turn of the control path.
+    counted_since: Option<Instant>,
     /// Why no further link is made for those that wait now.
     pub(super) refused: Option<Reason>,
 }
@@ -179,6 +206,32 @@ impl Peer {
         !(self.attempts.is_empty() && self.connecting.is_empty())
     }
 
+    /// Whether as many streams are being opened as may be.
+    pub(super) fn is_busy(&self) -> bool {
+        self.opening.now() >= MAX_OPENING
+    }
+
+    /// A turn of the control path: openings of long ago do not count any more. Returns when the next turn is due, as far
+    /// as that matters to streams that wait.
+    pub(super) fn recount(&mut self, now: Instant) -> Option<Instant> {
+        if self.waiting.is_empty() {
+            self.counted_since = None;
+            return None;
+        }
+        let since = self.counted_since.get_or_insert(now);
+        if now.saturating_since(*since) >= OPENING_PATIENCE {
+            *since = now;
+            self.opening = Tally::default();
+        }
+        let next = *since + OPENING_PATIENCE;
+        self.is_busy().then_some(next)
+    }
+
+    /// Counts one more stream that is being opened.
+    pub(super) fn open_one(&self) -> Tallied {
+        self.opening.add()
+    }
+
     /// The number of links to make now for the streams that wait.
     pub(super) fn wanted(&self, sharing: Sharing) -> usize {
         if self.refused.is_some() {
@@ -197,6 +250,11 @@ impl Peer {
             wanted += 1;
         }
         wanted.saturating_sub(making)
+    }
+
+    /// Links that were ready are not needed yet: they count as such again at the next check.
+    pub(super) fn put_back(&mut self, ready: impl IntoIterator<Item = QueuePairId>) {
+        self.connecting.extend(ready);
     }
 
     /// Links that have become ready, or have ended, since the last check of those being made.
@@ -226,7 +284,11 @@ impl Peer {
             let at = (self.next + i) % self.links.len();
             let qp = self.links[at];
             if look(qp) == Look::Usable {
-                self.next = at + usize::from(sharing.spreads());
+                // Where few wait, each is put onto another link.
+                let most = (self.waiting.len() / self.links.len()).clamp(1, MAX_RUN);
+                self.run = if i == 0 { self.run + 1 } else { 1 };
+                let ends = sharing.spreads() && self.run >= most;
+                (self.next, self.run) = if ends { (at + 1, 0) } else { (at, self.run) };
                 return Some(qp);
             }
         }

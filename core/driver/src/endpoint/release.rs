@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::Instant;
+use netacc_device::{Instant, QueuePairId};
 
 use super::{Again, Endpoint, Timed};
 use crate::stream::{Attachment, Noted};
@@ -24,6 +24,7 @@ impl Endpoint {
             let closed = stream.inner.closing.is_closed();
             if closed {
                 // Another thread may have found it finished before the check of lingering streams did.
+                stream.inner.noted.remove(Noted::LINGERING);
                 stream.end_linger();
             }
             let inner = &mut *stream.inner;
@@ -83,8 +84,11 @@ impl Endpoint {
             if let Some(evicted) = evicted {
                 self.destroy_link(evicted);
             }
-        } else if self.accepted_limit().is_some() && link.tx.lock().empty_since.replace(now).is_none() {
-            self.todo.lock().timers.keep(Timed::Empty(link.clone()), now);
+        } else if let Some(limit) = self.accepted_limit() {
+            if link.tx.lock().empty_since.replace(now).is_none() {
+                let again = Again { since: now, at: now + limit };
+                self.todo.lock().timers.schedule(Timed::Empty(link.qp), again);
+            }
         }
     }
 
@@ -94,8 +98,9 @@ impl Endpoint {
     }
 
     /// Closes an accepted link that has been empty for too long.
-    pub(super) fn look_at_empty(&self, now: Instant, link: &Arc<LinkCell>) -> Option<Again> {
+    pub(super) fn look_at_empty(&self, now: Instant, qp: QueuePairId) -> Option<Again> {
         let limit = self.accepted_limit()?;
+        let link = self.links.read().get(&qp).cloned()?;
         let mut tx = link.tx.lock();
         let Some(since) = tx.empty_since.filter(|_| tx.proto.streams() == 0 && !link.is_dying()) else {
             tx.empty_since = None;

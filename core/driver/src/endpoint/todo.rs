@@ -3,121 +3,13 @@
 //! A thread that queues work wakes the thread that calls `progress`. Work that `progress` itself queues again needs no
 //! wake-up: it returns when it must be called again.
 
-use std::iter::Peekable;
 use std::sync::Arc;
-use std::vec;
 
 use netacc_device::{Instant, QueuePairId};
 
+use super::timers::{Kind, Timed, Timer, Timers};
 use super::Endpoint;
 use crate::{LinkCell, StreamCell};
-
-/// A stream or a link with a time limit, and the reason.
-pub(crate) enum Timed {
-    /// A link that is not ready for streams, or is and had none; since it exists.
-    Setup(Arc<LinkCell>),
-    /// A dead link whose peer may be about to end; since it was found dead.
-    Dying(Arc<LinkCell>),
-    /// A link whose streams wait for room, or for a completion; since the last look. They are usually woken by the
-    /// event that they wait for; this is the fallback, so it need not be soon.
-    Starved(Arc<LinkCell>),
-    /// A stream whose program waits to write until the pledge is answered.
-    Pledged(Arc<StreamCell>),
-    /// A stream with the mere beginning of a record on the anchor.
-    Partial(Arc<StreamCell>),
-    /// A stream whose link has no room; since the last look.
-    Stalled(Arc<StreamCell>),
-    /// A stream that holds bytes back.
-    Corked(Arc<StreamCell>),
-    /// An acceptor's stream that an OPEN requests on another link than its own.
-    Contested(Arc<StreamCell>),
-    /// A closed stream that has not come to its end; since it last got further.
-    Lingering(Arc<StreamCell>),
-    /// An accepted link that was empty at the last check.
-    Empty(Arc<LinkCell>),
-}
-
-/// The kinds of [`Timed`], in the order in which `progress` checks them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    Setup,
-    Dying,
-    Starved,
-    Pledged,
-    Partial,
-    Stalled,
-    Corked,
-    Contested,
-    Lingering,
-    Empty,
-}
-
-impl Timed {
-    pub(super) fn kind(&self) -> Kind {
-        match self {
-            Timed::Setup(_) => Kind::Setup,
-            Timed::Dying(_) => Kind::Dying,
-            Timed::Starved(_) => Kind::Starved,
-            Timed::Pledged(_) => Kind::Pledged,
-            Timed::Partial(_) => Kind::Partial,
-            Timed::Stalled(_) => Kind::Stalled,
-            Timed::Corked(_) => Kind::Corked,
-            Timed::Contested(_) => Kind::Contested,
-            Timed::Lingering(_) => Kind::Lingering,
-            Timed::Empty(_) => Kind::Empty,
-        }
-    }
-}
-
-/// An entry of [`Timers`].
-pub(super) struct Timer {
-    pub(super) what: Timed,
-    /// The time at which that began. `None`: `progress` has not seen it yet.
-    pub(super) since: Option<Instant>,
-}
-
-/// The result of checking a timer that must be checked again.
-pub(crate) struct Again {
-    /// The time at which that began, from now on.
-    pub(crate) since: Instant,
-    /// The time of the next check.
-    pub(crate) at: Instant,
-}
-
-/// The timed entries. Each `progress` takes all of them, and keeps those that are not finished.
-#[derive(Default)]
-pub(super) struct Timers(Vec<Timer>);
-
-impl Timers {
-    /// Adds an entry for `progress` to find.
-    pub(super) fn note(&mut self, what: Timed) {
-        self.0.push(Timer { what, since: None });
-    }
-
-    /// An entry that `progress` adds itself; it returns when it must be called again.
-    pub(super) fn keep(&mut self, what: Timed, since: Instant) {
-        self.0.push(Timer { what, since: Some(since) });
-    }
-
-    pub(super) fn count(&self, kind: Kind) -> usize {
-        self.0.iter().filter(|timer| timer.what.kind() == kind).count()
-    }
-
-    /// Drops the entries for a partial record of `cell`.
-    pub(super) fn forget_partial(&mut self, cell: &Arc<StreamCell>) {
-        self.0.retain(|timer| !matches!(&timer.what, Timed::Partial(noted) if Arc::ptr_eq(noted, cell)));
-    }
-
-    /// In the order of [`Kind`]; those of a kind stay in theirs.
-    pub(super) fn sorted(mut self) -> Peekable<vec::IntoIter<Timer>> {
-        self.0.sort_by_key(|timer| timer.what.kind());
-        self.0.into_iter().peekable()
-    }
-
-    fn has_unseen(&self) -> bool {
-        self.0.iter().any(|timer| timer.since.is_none())
-    }
-}
 
 /// Work that could not be done under a lock.
 #[derive(Default)]
@@ -140,10 +32,11 @@ pub(super) struct Todo {
 }
 
 impl Todo {
-    /// Takes the work that is queued now.
-    pub(super) fn take(&mut self) -> Todo {
-        let clock = Todo { listen_at: self.listen_at, ..Todo::default() };
-        std::mem::replace(self, clock)
+    /// Takes the work that is queued now, and the timers that are due.
+    pub(super) fn take(&mut self, now: Instant) -> (Todo, Vec<Timer>) {
+        let due = self.timers.take_due(now);
+        let kept = Todo { listen_at: self.listen_at, timers: std::mem::take(&mut self.timers), ..Todo::default() };
+        (std::mem::replace(self, kept), due)
     }
 
     /// Whether `progress`, which leaves the work in this state, is to be called again soon. Work that the same call has

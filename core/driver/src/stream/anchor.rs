@@ -182,6 +182,7 @@ impl LockedStream<'_> {
                     return Step::Stop(Some(AnchorProgress::Idle));
                 }
                 self.inner.tcp.carried.read += RECORD_LEN as u64;
+                self.inner.tcp.partial.end();
                 Step::Next
             }
             RecordVerdict::NeedMore if rest == Rest::Never => {
@@ -191,27 +192,35 @@ impl LockedStream<'_> {
                 Step::Stop(None)
             }
             RecordVerdict::NeedMore => {
-                if n < MAGIC_LEN && std::mem::replace(&mut inner.tcp.partial, n) == 0 {
-                    self.endpoint.note(Timed::Partial(self.cell.clone()));
+                if let Some(number) = (n < MAGIC_LEN).then(|| inner.tcp.partial.begin(n)).flatten() {
+                    self.endpoint.note(Timed::Partial(self.cell.clone(), number));
                 }
                 Step::Stop(Some(AnchorProgress::Partial))
             }
             RecordVerdict::Plain => {
                 // An event without a change would make the owner come back here at once.
                 self.arrived |= before != inner.proto.rx_source();
+                inner.tcp.partial.end();
                 Step::Stop(Some(self.write_anchor()))
             }
         }
     }
 
     /// Bytes that may be the beginning of a record, or application bytes that look like it, have been there since
-    /// `since`: decides after RECORD_GRACE. Returns since when to count from now on, if it is still undecided.
-    pub(crate) fn wait_for_record(&mut self, now: Instant, since: Instant) -> Option<Instant> {
-        let before = std::mem::take(&mut self.inner.tcp.partial);
+    /// `since`: decides after RECORD_GRACE. `number` is that of the beginning. Returns since when to count from now on,
+    /// if it is still undecided.
+    pub(crate) fn wait_for_record(&mut self, now: Instant, number: u32, since: Instant) -> Option<Instant> {
+        let before = self.inner.tcp.partial;
+        if before.len == 0 || before.number != number {
+            return None;
+        }
         let rest = if now.saturating_since(since) >= RECORD_GRACE { Rest::Late } else { Rest::Coming };
-        // The call below queues it again, if necessary.
-        let waiting = self.progress_records(rest) == AnchorProgress::Partial && self.inner.tcp.partial > 0;
-        waiting.then_some(if self.inner.tcp.partial == before { since } else { now })
+        if self.progress_records(rest) != AnchorProgress::Partial {
+            self.inner.tcp.partial.end();
+        }
+        let partial = self.inner.tcp.partial;
+        let waiting = partial.len > 0 && partial.number == number;
+        waiting.then_some(if partial == before { since } else { now })
     }
 
     /// The end of the anchor, or RESUME, counts once the link has been polled after it was seen: the peer may have

@@ -4,6 +4,7 @@ use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
 use netacc_proto::{AnchorWrite, Demotion, Phase, Reason, SocketError};
 
 use super::guard::LockedStream;
+use super::states::Noted;
 use crate::endpoint::Timed;
 
 /// The directions that `shutdown` shuts down.
@@ -185,6 +186,7 @@ impl LockedStream<'_> {
             self.endpoint.expect_answer(&mut link.tx.lock());
         }
         if linger {
+            inner.noted.insert(Noted::LINGERING);
             self.endpoint.note(Timed::Lingering(self.cell.clone()));
         } else if inner.is_idle() {
             self.endpoint.note_release(self.cell);

@@ -101,6 +101,9 @@ impl LockedStream<'_> {
             moved = true;
         }
         if moved {
+            if !opening {
+                inner.attempt.opening = None;
+            }
             self.endpoint.note_moved(self.cell);
         }
         if matches!(inner.proto.failure(), Some(Failure::Violation(_))) && !inner.reported.violation {
@@ -121,7 +124,8 @@ impl LockedStream<'_> {
             self.endpoint.note_blocked(self.cell);
         }
         let inner = &mut *self.inner;
-        if inner.attached.is_some() && !inner.noted.contains(Noted::RELEASE) && inner.is_idle() {
+        let has_resources = inner.attached.is_some() || inner.noted.contains(Noted::LINGERING);
+        if has_resources && !inner.noted.contains(Noted::RELEASE) && inner.is_idle() {
             inner.noted.insert(Noted::RELEASE);
             self.endpoint.note_release(self.cell);
         }

@@ -3,6 +3,7 @@
 use netacc_device::{AnchorPosition, Instant, PeerAddress, QueuePairId};
 
 use super::held::Cork;
+use crate::counted::Tallied;
 
 /// The attempt at promotion, beside the protocol's own state of it.
 #[derive(Default)]
@@ -10,6 +11,8 @@ pub(crate) struct Attempt {
     pub(crate) referral: Referral,
     /// The attempt that another link contests, as far as the endpoint has recorded it.
     pub(crate) contested: Option<Claim>,
+    /// While the stream is being opened: its place among those for which the peer's answer is awaited.
+    pub(crate) opening: Option<Tallied>,
 }
 
 /// Whether the peer has named another process that holds the connection's other end.
@@ -114,6 +117,8 @@ bitflags::bitflags! {
         const STALLED = 8;
         /// Neither side uses the stream's place on the link any more.
         const RELEASE = 16;
+        /// The program has closed the stream, which has not come to its end.
+        const LINGERING = 32;
     }
 }
 
@@ -150,9 +155,8 @@ pub(crate) struct AnchorState {
     /// Others may have used the anchor too: query the kernel's counts.
     pub(crate) recount: bool,
     pub(crate) end: AnchorEnd,
-    /// The number of bytes next on the anchor that may be the beginning of a record; the endpoint has the stream in its
-    /// list.
-    pub(crate) partial: usize,
+    /// The beginning of a record, perhaps, that is next on the anchor.
+    pub(crate) partial: Partial,
     /// Since when the replay on the anchor is waited for; see [`has_replay`](crate::LockedStream::has_replay).
     pub(crate) replay_since: Option<Instant>,
     /// SO_RCVLOWAT of the anchor.
@@ -166,10 +170,35 @@ impl AnchorState {
             carried: AnchorPosition { written: 0, read: 0 },
             recount: false,
             end: AnchorEnd::default(),
-            partial: 0,
+            partial: Partial::default(),
             replay_since: None,
             low_water: 1,
         }
+    }
+}
+
+/// Bytes that may be the beginning of a record. While there are any, the endpoint has a timer for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Partial {
+    /// The number of bytes; 0: none.
+    pub(crate) len: usize,
+    /// The number of beginnings so far. The endpoint's timer for an earlier one is stale.
+    pub(crate) number: u32,
+}
+
+impl Partial {
+    /// So many bytes are there. Returns the number of this beginning, unless it was there before.
+    pub(crate) fn begin(&mut self, len: usize) -> Option<u32> {
+        if std::mem::replace(&mut self.len, len) > 0 {
+            return None;
+        }
+        self.number = self.number.wrapping_add(1);
+        Some(self.number)
+    }
+
+    /// The bytes were a record, or were none.
+    pub(crate) fn end(&mut self) {
+        self.len = 0;
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, InMemoryAnchor};
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
 use netacc_device::{Anchor, FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Role};
@@ -63,7 +63,7 @@ pub(crate) fn connect_over(
     opener: &Endpoint,
     acceptor: &Endpoint,
     port: u16,
-    (a, b): (impl Anchor + Send + 'static, InMemoryAnchor),
+    (a, b): (impl Anchor + Send + 'static, impl Anchor + Send + 'static),
 ) -> (Arc<StreamCell>, Arc<StreamCell>) {
     let far = acceptor.adopt(Role::Acceptor, tuple(port).reversed(), Box::new(b));
     acceptor.publish(&far);

@@ -8,7 +8,7 @@ use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueueP
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, Instant};
 use netacc_driver::{EndpointConfig, LinkIo, Sharing, StreamCell};
-use netacc_proto::Reason;
+use netacc_proto::{Reason, TxSink};
 
 use crate::common::{config, connect, connect_over, run, Deaf};
 use crate::endpoints::{configured, endpoint, finding, read, sharing, with_sharing, write};
@@ -128,6 +128,67 @@ fn a_crowd_of_streams_is_promoted_a_few_links_at_a_time() {
     run([&client, &server]);
     let linked = pairs.iter().filter(|(near, _)| near.lock(&client).proto().is_linked()).count();
     assert_eq!(linked, usize::from(STREAMS));
+}
+
+/// Breaks if a crowd of streams could not write until the last of them was opened; or if all links were polled by the
+/// helper thread meanwhile, because on each of them some stream is being opened.
+#[test]
+#[cfg_attr(miri, ignore = "thousands of streams")]
+fn few_streams_are_opened_at_a_time_and_on_few_links() {
+    const STREAMS: u16 = 6000;
+    const LINKS: u16 = 256;
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let open = || {
+        let sharing = Sharing::Automatic { dedicated: LINKS, most: 1024 };
+        let config = EndpointConfig { sharing, ..config(1) };
+        configured(fabric.open(LoopbackConfig::shm()), None, |_: &Event| {}, Deaf, config)
+    };
+    let (client, server) = (open(), open());
+    let promoted = |ports: std::ops::Range<u16>| {
+        let pairs: Vec<_> = ports.map(|port| connect(&client, &server, 50_000 + port).0).collect();
+        pairs.iter().for_each(|near| client.promote(near).expect("the acceptor is published"));
+        pairs
+    };
+    let first = promoted(0..LINKS);
+    run([&client, &server]);
+    let crowd = promoted(LINKS..STREAMS);
+    let opening = || crowd.iter().filter(|near| near.is_opening()).map(|near| near.number()).collect::<Vec<_>>();
+    let batch = opening();
+    assert_eq!(batch.len(), 1024);
+    // From then on it is known that many wait.
+    let last = batch.iter().copied().max();
+    while opening().into_iter().min() <= last {
+        server.progress(Instant::from_nanos(100));
+        client.progress(Instant::from_nanos(100));
+    }
+    let opening: Vec<_> = crowd.iter().filter(|near| near.is_opening()).collect();
+    assert_eq!(opening.len(), 1024);
+    let waiting: Vec<_> = crowd.iter().filter(|near| near.lock(&client).link().is_none()).collect();
+    assert!(waiting.len() > 500 && waiting.iter().all(|near| near.lock(&client).tx_sink() == TxSink::Anchor));
+    let links: std::collections::BTreeSet<_> =
+        opening.iter().filter_map(|near| Some(near.lock(&client).link()?.qp().0)).collect();
+    assert!(links.len() <= 80, "{} of {LINKS}", links.len());
+    run([&client, &server]);
+    assert!(first.iter().chain(&crowd).all(|near| near.lock(&client).proto().is_linked()));
+}
+
+/// Breaks if streams whose peer does not answer, because its program reads nothing, kept all others off their links.
+#[test]
+#[cfg_attr(miri, ignore = "thousands of streams")]
+fn openings_without_an_answer_delay_others_only_for_a_while() {
+    const STREAMS: u16 = 1100;
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (sharing(&fabric, STREAMS), sharing(&fabric, STREAMS));
+    let cells: Vec<_> = (0..STREAMS).map(|i| connect(&client, &server, 43_000 + i).0).collect();
+    client.promote(&cells[0]).expect("the acceptor is published");
+    run([&client, &server]);
+    cells[1..].iter().for_each(|near| client.promote(near).expect("the acceptor is published"));
+    let opening = || cells.iter().filter(|near| near.is_opening()).count();
+    let next = client.progress(Instant::from_nanos(100)).expect("streams wait");
+    assert_eq!(opening(), 1024);
+    assert!(next.as_nanos() <= 50_000_100, "{next:?}");
+    client.progress(Instant::from_nanos(50_000_100));
+    assert_eq!(opening(), usize::from(STREAMS) - 1);
 }
 
 /// Breaks if each stream on a link that is used again has memory registered for it, or finds bytes of the previous

@@ -1,16 +1,17 @@
 //! Markers, and application bytes that look like them.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric};
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
-use netacc_driver::{LinkIo, Readiness, StreamCell};
+use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell};
 use netacc_proto::{TxSink, RECORD_GRACE};
 
 use crate::common::{connect_over, run};
-use crate::endpoints::{endpoint, observed, read, write};
+use crate::endpoints::{endpoint, observed, read, sharing, write};
 
 /// Breaks if bytes behind a pledge were left alone after the read that came up to it: a program that waits for
 /// readiness after each read would wait for ever, because the event of their arrival is long past.
@@ -60,20 +61,7 @@ fn reading_up_to_a_pledge_looks_at_what_follows() {
 fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
-    let (a, b, wire) = anchor_pair(AnchorConfig::default());
-    let mut to = a.clone();
-    let (near, far) = connect_over(&client, &server, 40_004, (a, b));
-    client.promote(&near).expect("the acceptor is published");
-    while near.lock(&client).tx_sink() != TxSink::Pledged {
-        server.progress(Instant::from_nanos(0));
-        client.progress(Instant::from_nanos(0));
-    }
-    near.lock(&client).change(|stream| stream.void_pledge());
-    assert_eq!(to.try_write(&[0xA7, 0x9D]).expect("there is room"), 2);
-    near.lock(&client).change(|stream| stream.anchor_sent(2));
-    wire.settle();
-    server.progress(Instant::from_nanos(0));
-    far.lock(&server).change(|stream| stream.progress_anchor(false));
+    let far = with_beginning_of_record(&client, &server, 40_004, &Watch::default());
     assert!(!far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
     let early = Instant::from_nanos(RECORD_GRACE.as_nanos() as u64 / 2);
     let next = server.progress(Instant::from_nanos(1)).expect("it wants to be called again");
@@ -84,10 +72,53 @@ fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
     assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
 }
 
-/// Readiness of one stream, as other threads see it at certain moments.
+/// A stream of the server with two bytes on its anchor that may begin a record. `watch` observes the anchor.
+fn with_beginning_of_record(client: &Endpoint, server: &Endpoint, port: u16, watch: &Watch) -> Arc<StreamCell> {
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let mut to = a.clone();
+    let (near, far) = connect_over(client, server, port, (a, Looking(b, watch.clone())));
+    client.promote(&near).expect("the acceptor is published");
+    while near.lock(client).tx_sink() != TxSink::Pledged {
+        server.progress(Instant::from_nanos(0));
+        client.progress(Instant::from_nanos(0));
+    }
+    near.lock(client).change(|stream| stream.void_pledge());
+    assert_eq!(to.try_write(&[0xA7, 0x9D]).expect("there is room"), 2);
+    near.lock(client).change(|stream| stream.anchor_sent(2));
+    wire.settle();
+    server.progress(Instant::from_nanos(0));
+    far.lock(server).change(|stream| stream.progress_anchor(false));
+    far
+}
+
+/// Breaks if each turn of the control path checked all streams that wait for the clock.
+#[test]
+fn the_control_path_visits_only_streams_whose_time_has_come() {
+    const STREAMS: u16 = 20;
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (sharing(&fabric, STREAMS), sharing(&fabric, STREAMS));
+    let watch = Watch::default();
+    let begun = |i| with_beginning_of_record(&client, &server, 40_200 + i, &watch);
+    let cells: Vec<_> = (0..STREAMS).map(begun).collect();
+    let next = server.progress(Instant::from_nanos(1)).expect("it wants to be called again");
+    let before = watch.peeks.load(Relaxed);
+    for nanos in 2..12 {
+        server.progress(Instant::from_nanos(nanos));
+    }
+    assert_eq!(watch.peeks.load(Relaxed), before, "of {STREAMS} streams, none is due");
+    assert!(cells.iter().all(|far| !far.readiness().contains(Readiness::KERNEL_RX)));
+    server.progress(next + RECORD_GRACE);
+    assert!(watch.peeks.load(Relaxed) >= before + u32::from(STREAMS), "all are due");
+    assert!(cells.iter().all(|far| far.readiness().contains(Readiness::KERNEL_RX)));
+}
+
+/// Observes one stream and its anchor.
 #[derive(Clone, Default)]
 struct Watch {
+    /// How often bytes on the anchor were looked at.
+    peeks: Arc<AtomicU32>,
     cell: Arc<OnceLock<Arc<StreamCell>>>,
+    /// The stream's readiness, as other threads see it at certain moments.
     seen: Arc<Mutex<Vec<Readiness>>>,
 }
 
@@ -111,6 +142,7 @@ impl Anchor for Looking {
         self.0.try_read(buf)
     }
     fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
+        self.1.peeks.fetch_add(1, Relaxed);
         self.0.try_peek(buf)
     }
     fn position(&self) -> Option<AnchorPosition> {
