@@ -212,7 +212,8 @@ pub trait CompletionEvents {
         let _ = cq;
     }
 
-    /// A number that changes whenever a completion is added to `qp` (capability `qp_wait`, else 0). Read it before the
+    /// A number that changes whenever a completion is added to `qp` (capability `qp_wait`, else 0). With the capability
+    /// `peer_memory`, too, each message adds one to it. Read it before the
     /// last poll of the queue pair, then pass it to [`wait_qp`](CompletionEvents::wait_qp).
     fn qp_sequence(&self, qp: QueuePairId) -> u32 {
         let _ = qp;

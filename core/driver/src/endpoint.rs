@@ -9,6 +9,7 @@
 //! * [`adopt`]: the streams that there are.
 //! * [`open`]: opening streams.
 //! * [`incoming`]: completions and messages that arrive on links.
+//! * [`direct`]: messages that are received without being announced first.
 //! * [`progress`]: the control path.
 //! * [`connecting`]: links that are being made.
 //! * [`reasons`]: the reasons why a link could not be made.
@@ -40,6 +41,7 @@ use crate::{Counters, LinkCell, ReadySink, StreamCell};
 mod adopt;
 mod connecting;
 pub(crate) mod contest;
+mod direct;
 mod dying;
 mod incoming;
 mod leave;

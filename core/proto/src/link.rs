@@ -351,15 +351,16 @@ impl Link {
         self.peer_consumed
     }
 
-    /// A message arrived and its receive was posted again. Returns the count to write into the peer's credit word, when
-    /// a write is due.
+    /// Messages arrived and their receives were posted again. Returns the count to write into the peer's credit word,
+    /// when a write is due.
     #[inline]
-    pub fn handle_message(&mut self) -> Option<u64> {
+    pub fn handle_messages(&mut self, messages: u32) -> Option<u64> {
         //= spec §5.4.3
         //# A receiver writes how many messages it has consumed, and posted receives for again, into the credit word of
         //# the sender's link region.
-        self.received += 1;
-        if self.received - self.announced >= u64::from(self.config.credit_interval) || self.peer_wants {
+        self.received += u64::from(messages);
+        let fresh = self.received - self.announced;
+        if fresh >= u64::from(self.config.credit_interval) || self.peer_wants && messages > 0 {
             self.announced = self.received;
             return Some(self.received);
         }
@@ -505,9 +506,9 @@ mod tests {
         //= spec §5.4.3
         //= type=test
         let mut l = link();
-        assert_eq!([(); 4].map(|()| l.handle_message()), [None, None, None, Some(4)]);
+        assert_eq!([(); 4].map(|()| l.handle_messages(1)), [None, None, None, Some(4)]);
         l.handle_want();
-        assert_eq!(l.handle_message(), Some(5));
+        assert_eq!(l.handle_messages(1), Some(5));
         assert!(l.poll_give() && !l.poll_give());
     }
 

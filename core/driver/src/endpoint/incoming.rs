@@ -13,6 +13,8 @@ use netacc_proto::{
     NO_SLOT,
 };
 
+use parking_lot::MutexGuard;
+
 use super::Endpoint;
 use crate::link::LinkRx;
 use crate::stream::{Noted, Referral};
@@ -29,6 +31,20 @@ enum LinkState {
     Failed,
     /// Its peer broke the protocol, or is refused: nothing more that it sends is handled.
     Refused,
+}
+
+/// What draining a link has found.
+struct Drained {
+    alive: bool,
+    failed: bool,
+    /// Requests that the device has completed.
+    sent: u32,
+}
+
+impl Drained {
+    fn goes_on(&self) -> bool {
+        self.alive && !self.failed
+    }
 }
 
 impl Endpoint {
@@ -69,9 +85,18 @@ impl Endpoint {
 
     /// Handles the completions that have arrived on one link. Any thread; a second thread waits for the first.
     pub fn poll_link(&self, link: &Arc<LinkCell>) {
-        let mut rx = link.rx.lock();
+        self.poll_locked(link, link.rx.lock(), &[]);
+    }
+
+    /// As [`poll_link`](Endpoint::poll_link), where the caller has taken the first completions.
+    pub(super) fn poll_locked(
+        &self,
+        link: &Arc<LinkCell>,
+        mut rx: MutexGuard<'_, LinkRx<StreamCell>>,
+        taken: &[WorkCompletion],
+    ) {
         let sequence = self.device().qp_sequence(link.qp());
-        let mut state = self.drain_link(link, &mut rx);
+        let mut state = self.drain_link(link, &mut rx, taken);
         if !rx.looks.is_empty() {
             state = self.take_in_looks(link, &mut rx, state);
         }
@@ -84,39 +109,51 @@ impl Endpoint {
         }
     }
 
-    fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>) -> LinkState {
+    /// Handles the completions that were taken, and takes and handles the others.
+    fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, taken: &[WorkCompletion]) -> LinkState {
         // Allocated once: to initialise it at each poll would be a tenth of the cost of a message.
         let mut wcs = std::mem::take(&mut rx.completions);
         wcs.resize(BATCH, EMPTY);
-        let (mut alive, mut failed, mut sent) = (true, false, 0);
-        loop {
+        let mut drained = Drained { alive: true, failed: false, sent: 0 };
+        self.handle_completions(link, rx, taken, &mut drained);
+        while drained.goes_on() {
             let n = self.device().poll_qp(link.qp(), &mut wcs);
-            let mut messages = 0;
-            for wc in &wcs[..n] {
-                match wc.completion {
-                    Completion::Receive { imm, len } if wc.status == CompletionStatus::Success => {
-                        messages += 1;
-                        alive &= self.handle_message(link, rx, imm, len);
-                    }
-                    Completion::Send { .. } if wc.status == CompletionStatus::Success => sent += 1,
-                    _ => failed = true,
-                }
-            }
-            if messages > 0 && alive && !failed {
-                self.return_messages(link, messages);
-            }
-            if n < wcs.len() || !alive || failed {
+            self.handle_completions(link, rx, &wcs[..n], &mut drained);
+            if n < wcs.len() {
                 break;
             }
         }
         rx.completions = wcs;
-        if sent > 0 && alive && !failed {
-            self.after_completions(link, rx, sent);
+        if drained.sent > 0 && drained.goes_on() {
+            self.after_completions(link, rx, drained.sent);
         }
-        match (alive, failed) {
+        match (drained.alive, drained.failed) {
             (true, false) => LinkState::Alive,
             (true, true) => LinkState::Failed,
             (false, _) => LinkState::Refused,
+        }
+    }
+
+    fn handle_completions(
+        &self,
+        link: &Arc<LinkCell>,
+        rx: &mut LinkRx<StreamCell>,
+        wcs: &[WorkCompletion],
+        drained: &mut Drained,
+    ) {
+        let mut messages = 0;
+        for wc in wcs {
+            match wc.completion {
+                Completion::Receive { imm, len } if wc.status == CompletionStatus::Success => {
+                    messages += 1;
+                    drained.alive &= self.handle_message(link, rx, imm, len);
+                }
+                Completion::Send { .. } if wc.status == CompletionStatus::Success => drained.sent += 1,
+                _ => drained.failed = true,
+            }
+        }
+        if messages > 0 && drained.goes_on() {
+            self.return_messages(link, messages);
         }
     }
 
@@ -135,7 +172,7 @@ impl Endpoint {
     #[cold]
     fn take_in_looks(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, state: LinkState) -> LinkState {
         let looks = std::mem::take(&mut rx.looks);
-        let state = if state == LinkState::Alive { self.drain_link(link, rx) } else { state };
+        let state = if state == LinkState::Alive { self.drain_link(link, rx, &[]) } else { state };
         for cell in looks {
             cell.lock(self).change(|stream| {
                 stream.polled = true;
@@ -151,11 +188,7 @@ impl Endpoint {
         let device = self.device();
         let mut tx = link.tx.lock();
         let posted = tx.repost_receives(device, messages);
-        let mut count = None;
-        for _ in 0..posted {
-            count = tx.proto.handle_message().or(count);
-        }
-        if let Some(count) = count {
+        if let Some(count) = tx.proto.handle_messages(posted) {
             tx.message_credit(device, count);
         }
         if tx.proto.poll_give() {
@@ -183,9 +216,7 @@ impl Endpoint {
                 // A slot that is free here: the message crossed our CLOSE.
                 if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
                     cell.lock(self).change(|stream| {
-                        stream.inner.proto.handle_data(len, imm.rewind);
-                        stream.inner.counters.rx_msgs_link += 1;
-                        stream.inner.sending.unheard = 0;
+                        stream.handle_data(len, imm.rewind);
                         stream.arrived = true;
                     });
                 }
@@ -379,7 +410,7 @@ impl Endpoint {
     }
 }
 
-const EMPTY: WorkCompletion = WorkCompletion {
+pub(super) const EMPTY: WorkCompletion = WorkCompletion {
     qp: QueuePairId(0),
     status: CompletionStatus::Success,
     completion: Completion::Send { id: WorkRequestId(0) },

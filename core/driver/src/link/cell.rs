@@ -139,6 +139,15 @@ impl<S> LinkOf<S> {
         self.seen.store(sequence, Ordering::Release);
     }
 
+    /// So many completions were handled without draining. Call it with `rx` locked, so that no other thread counts.
+    #[inline]
+    pub(crate) fn count_seen(&self, completions: u32) {
+        // A device without `qp_wait` has no sequence.
+        let completions = if self.caps.qp_wait { completions } else { 0 };
+        // What this thread has not counted, such as a wake-up, stays news: the link is drained then.
+        self.seen.store(self.seen.load(Ordering::Relaxed).wrapping_add(completions), Ordering::Release);
+    }
+
     /// The queue pair.
     pub fn qp(&self) -> QueuePairId {
         self.qp

@@ -28,6 +28,21 @@ impl LockedStream<'_> {
         self.publish();
     }
 
+    /// After bytes of a steady stream were moved: whether there is nothing to flush. Moving bytes can fail the stream,
+    /// request or give credit, and change readiness. The stream is as it is published if it has nothing to read, and
+    /// can be written to.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        let proto = &self.inner.proto;
+        let published = self.cell.readiness().difference(Readiness::NOTICE);
+        !self.arrived
+            && !proto.has_control()
+            && proto.failure().is_none()
+            && proto.available() == 0
+            && proto.link_writable()
+            && published == Readiness::WRITABLE
+    }
+
     /// Writes records, posts control messages, OPEN among them, and signals, as far as there is room.
     fn send_pending(&mut self) {
         // Before the peer can answer: see `publish`.
@@ -143,7 +158,8 @@ impl LockedStream<'_> {
             // Only the thread that has the stream locked changes these bits; the owner's own bit stays as it is.
             self.cell.ready.fetch_xor((now ^ before).bits(), Ordering::AcqRel);
         }
-        if self.arrived || now != before {
+        // Nobody waits until there is nothing to read: what a read takes from the link concerns its caller alone.
+        if self.arrived || now != before.difference(Readiness::READABLE) && now != before {
             self.endpoint.sink().ready(self.cell, now, self.arrived);
             self.arrived = false;
         }

@@ -39,8 +39,7 @@ impl StreamCell {
         if self.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
             return false;
         }
-        let inner = self.inner.lock();
-        inner.attached.as_ref().is_some_and(|at| at.link.has_news(endpoint.device()))
+        self.lock(endpoint).has_news()
     }
 
     /// Runs `wait`, which blocks in the kernel until the anchor is readable, if reads come from the anchor at all.
@@ -90,6 +89,17 @@ impl<'a> StreamGuard<'a> {
         self.stream.flush();
         result
     }
+
+    /// As [`change`](StreamGuard::change), of a stream that [is steady](LockedStream::is_steady), where the change moves
+    /// bytes and does nothing else: mostly there is nothing to flush then, which is quickly found out.
+    #[inline]
+    pub(crate) fn move_bytes<R>(&mut self, change: impl FnOnce(&mut LockedStream<'a>) -> R) -> R {
+        let result = change(&mut self.stream);
+        if !self.stream.is_quiet() {
+            self.stream.flush();
+        }
+        result
+    }
 }
 
 impl<'a> Deref for StreamGuard<'a> {
@@ -128,6 +138,20 @@ impl LockedStream<'_> {
     /// Whether a thread is blocked in the kernel on the anchor's incoming bytes.
     pub(crate) fn is_read_by_kernel(&self) -> bool {
         self.cell.kernel_readers.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether a message has arrived on its link since that was last polled.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.inner.link().is_some_and(|link| link.has_news(self.endpoint.device()))
+    }
+
+    /// Both directions are on the link, nothing has ended or failed, and nothing waits to be sent: bytes move, and
+    /// nothing else is to be done.
+    #[inline]
+    pub fn is_steady(&self) -> bool {
+        let inner = &*self.inner;
+        inner.proto.is_flowing() && inner.proto.is_steady() && !inner.sending.cork.holds() && !inner.sending.crowded
     }
 
     /// The path of writes now.

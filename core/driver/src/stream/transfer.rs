@@ -95,6 +95,46 @@ impl LockedStream<'_> {
         self.sent(done)
     }
 
+    /// Sends `len` bytes as one message, if there is room for it and the stream stays writable. `false`: nothing is sent,
+    /// and [`send_link`](LockedStream::send_link) decides. The stream is steady.
+    ///
+    /// # Safety
+    /// `src..src + len` is readable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline]
+    pub(crate) unsafe fn send_message(&mut self, src: *const u8, len: u32) -> bool {
+        let inner = &mut *self.inner;
+        let Some(Attachment { link, region, outgoing: Some(out), .. }) = &inner.attached else { return false };
+        let (Some(word), Some(slot)) = (region.memory.word(0), inner.proto.peer_slot()) else { return false };
+        inner.proto.handle_consumed(word.load(Ordering::Acquire));
+        let reserve = inner.proto.tx_ring_len() / 4;
+        if len > inner.sending.message_len || inner.proto.free() < len.saturating_add(reserve) {
+            return false;
+        }
+        // A message that would have to wait for others, or wake a link that rests, takes the long way.
+        let waits = inner.sending.unheard >= UNHEARD;
+        let span = inner.proto.claim(len);
+        let at = CREDIT_BLOCK_LEN + span.offset as usize;
+        // SAFETY: the caller's promise.
+        if span.len < len || !unsafe { out.memory.write_from(at, src, len as usize) } {
+            return false;
+        }
+        let mut tx = link.tx.lock();
+        if waits && tx.awaits_completion() || tx.watch.resting {
+            return false;
+        }
+        let rewind = inner.proto.commit(len);
+        let imm = Immediate { kind: MessageKind::Data, rewind, slot };
+        if tx.data(self.endpoint.device(), &out.ring, out.staging.as_ref(), span, imm).is_err() {
+            inner.proto.uncommit(len, rewind);
+            return false;
+        }
+        inner.counters.tx_bytes_link += u64::from(len);
+        inner.counters.tx_msgs_link += 1;
+        inner.sending.unheard = inner.sending.unheard.saturating_add(1);
+        true
+    }
+
     /// Holds back a committed span, and writes the rest of the caller's buffer, of which `done` bytes went before.
     ///
     /// # Safety
@@ -195,6 +235,14 @@ impl LockedStream<'_> {
         if credit.give {
             inner.proto.give_credit();
         }
+    }
+
+    /// A DATA message has come, with the link's messages before it handled.
+    #[inline]
+    pub(crate) fn handle_data(&mut self, len: u32, rewind: bool) {
+        self.inner.proto.handle_data(len, rewind);
+        self.inner.counters.rx_msgs_link += 1;
+        self.inner.sending.unheard = 0;
     }
 
     /// Receives up to `len` bytes from the ring.

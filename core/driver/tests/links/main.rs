@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod direct;
 mod endpoints;
 mod finding;
 mod holding;
