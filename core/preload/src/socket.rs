@@ -142,6 +142,12 @@ impl Socket {
         }
     }
 
+    /// Whether a thread in `poll` or an epoll instance watches it.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        !self.watchers.lock().is_empty()
+    }
+
     /// Records the reason why the stream is not on a link, and counts it the first time.
     pub fn note_reason(&self, reason: Reason) {
         if self.noted.swap(reason as u16, Ordering::Relaxed) == 0 {

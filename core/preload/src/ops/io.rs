@@ -6,6 +6,7 @@
 //!
 //! * `recv`, `send`: the two calls. `core/socket` decides their steps.
 //! * `call`: the common parts of both.
+//! * `direct`: short messages on links, without those steps.
 //! * `promotion`: counts operations, and requests promotion when it is time.
 //! * `kernel`: the real calls.
 //!
@@ -25,6 +26,7 @@ use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 
 mod call;
+mod direct;
 mod kernel;
 mod promotion;
 mod recv;

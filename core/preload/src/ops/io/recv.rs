@@ -10,6 +10,7 @@ use netacc_driver::{LockedStream, Readiness};
 use netacc_socket::{Errno, KernelError, Limit, Next, Receiving, RecvSocket, RecvWait, Waited};
 
 use super::call::{kernel_result, Call, Direction, Target};
+use super::direct;
 use super::kernel::{kernel_recv, kernel_recv_limited};
 use super::promotion::note_received;
 use super::total;
@@ -49,6 +50,11 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         // SAFETY: passed on.
         return unsafe { kernel_recv(fd, iov, flags) };
     };
+    let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
+    // SAFETY: passed on.
+    if let Some(received) = unsafe { direct::receive(&target, iov, flags) } {
+        return received as isize;
+    }
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
     // The call waits for so many bytes as long as it may wait.
@@ -57,7 +63,6 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         0 => len.min(cell.low_water() as usize),
         _ => 1,
     };
-    let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
     let connection = target.connection;
     let mut call = Call { target, fd, iov, len, flags, waiting: None, direction: Incoming };
     let mut receiving = Receiving::begin(connection, &mut call, least, nonblocking);

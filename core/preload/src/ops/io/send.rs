@@ -12,6 +12,7 @@ use netacc_driver::{LinkIo, LockedStream, Readiness};
 use netacc_socket::{Errno, Expected, KernelError, Limit, Next, SendSocket, SendWait, Sending, SwitchPatience, Waited};
 
 use super::call::{kernel_result, Call, Direction, Target};
+use super::direct;
 use super::kernel::{has_room, has_room_for_some, is_full, kernel_send, kernel_send_skipping, unacknowledged};
 use super::promotion::note_sent;
 use super::{deferred_or, total};
@@ -58,6 +59,12 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         // SAFETY: passed on.
         return unsafe { kernel_send(fd, iov, flags) };
     };
+    let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
+    batch::count_write(endpoint);
+    // SAFETY: passed on.
+    if let Some(sent) = unsafe { direct::send(&target, iov, flags) } {
+        return sent as isize;
+    }
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
     // The kernel itself has the state of TCP_CORK, also if another process that has the socket has changed it.
     let more = flags & libc::MSG_MORE != 0 || sock.options.cork.load(Ordering::Relaxed);
@@ -65,8 +72,6 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     if sock.deferred_error.load(Ordering::Relaxed) != 0 {
         return deferred_or(sock, 0);
     }
-    batch::count_write(endpoint);
-    let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
     let connection = target.connection;
     let mut call = Call { target, fd, iov, len, flags, waiting: None, direction: Outgoing { more } };
     let mut sending = Sending::begin(connection, &mut call, nonblocking);
