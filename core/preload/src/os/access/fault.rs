@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn threads_sleep_while_another_one_changes_an_action() {
         let action = Action::new(libc::SIGBUS);
-        for wait in [|action: &Action| drop(action.load()), |action: &Action| action.alone(|| ())] {
+        for wait in [|action: &Action| _ = action.load(), |action: &Action| action.alone(|| ())] {
             std::thread::scope(|scope| {
                 let (sender, receiver) = mpsc::channel();
                 let slept = action.alone(|| {
