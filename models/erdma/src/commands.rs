@@ -141,7 +141,7 @@ impl Device {
                 // Congestion control 1; the driver only hands it back.
                 return Ok([first, 1 << 28 | u64::from(limits.qp_blocks) << 16]);
             }
-            number::QUERY_FW_INFO => return Ok([driver.firmware_version(), 0]),
+            number::QUERY_FW_INFO => return Ok([driver.firmware_version(cx.settings.limits.firmware_patch), 0]),
             number::CREATE_QP => return self.create_qp(cx, command),
             number::DESTROY_QP => self.destroy_qp(cx, command)?,
             number::MODIFY_QP => self.modify_qp(cx, command)?,

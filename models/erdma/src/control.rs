@@ -61,6 +61,7 @@ struct Change {
     log_max_recv_wr: Option<u8>,
     log_max_mr_size: Option<u8>,
     atomics: Option<bool>,
+    firmware_patch: Option<u8>,
     /// From 0 to 1, as are the other shares.
     loss: Option<f64>,
     duplicate: Option<f64>,
@@ -94,7 +95,7 @@ impl TryFrom<String> for CommandNumber {
 struct Fault {
     function: usize,
     event: AsyncEvent,
-    /// Absent: all queue pairs.
+    /// Absent: all queues of the event's kind.
     qp: Option<u32>,
     cq: Option<u32>,
 }
@@ -106,7 +107,7 @@ enum ControlError {
     Syntax(#[from] serde_json::Error),
     #[error("there is no function {0}")]
     Function(usize),
-    #[error("cq_error needs \"cq\", all other events take \"qp\"")]
+    #[error("cq_error takes \"cq\", all other events take \"qp\"")]
     Target,
     #[error("function {0} has no such queue")]
     Queue(usize),
@@ -213,6 +214,7 @@ impl Change {
         put(&mut limits.log_max_recv_wr, &self.log_max_recv_wr);
         put(&mut limits.log_max_mr_size, &self.log_max_mr_size);
         put(&mut limits.atomics, &self.atomics);
+        put(&mut limits.firmware_patch, &self.firmware_patch);
     }
 }
 
@@ -280,6 +282,7 @@ struct View {
     log_max_recv_wr: u8,
     log_max_mr_size: u8,
     atomics: bool,
+    firmware_patch: u8,
 }
 
 impl View {
@@ -312,6 +315,7 @@ impl View {
             log_max_recv_wr: limits.log_max_recv_wr,
             log_max_mr_size: limits.log_max_mr_size,
             atomics: limits.atomics,
+            firmware_patch: limits.firmware_patch,
         }
     }
 }
@@ -323,6 +327,7 @@ fn inject<H: Host>(fabric: &mut Fabric<H>, fault: &Fault) -> Result<Value, Contr
     }
     let numbers = match (fault.event, fault.qp, fault.cq) {
         (AsyncEvent::CqError, None, Some(cq)) => vec![cq],
+        (AsyncEvent::CqError, None, None) => fabric.completion_queues(function),
         (AsyncEvent::CqError, ..) | (_, _, Some(_)) => return Err(ControlError::Target),
         (_, Some(qp), None) => vec![qp],
         (_, None, None) => fabric.queue_pairs(function),

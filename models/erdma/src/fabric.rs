@@ -119,6 +119,11 @@ impl<H: Host> Fabric<H> {
         self.functions[function].queue_pairs()
     }
 
+    /// Numbers of the completion queues of a function.
+    pub fn completion_queues(&self, function: usize) -> Vec<u32> {
+        self.functions[function].completion_queues()
+    }
+
     /// Reports an event as if it had happened to a queue pair, which fails, or to a completion queue. `false`: there is
     /// no such queue.
     pub fn inject(&mut self, function: usize, event: AsyncEvent, number: u32) -> bool {

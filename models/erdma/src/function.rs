@@ -232,6 +232,11 @@ impl<H: Host> Function<H> {
     pub(crate) fn queue_pairs(&self) -> Vec<u32> {
         self.device.as_ref().map_or_else(Vec::new, |device| device.queue_pairs.keys().copied().collect())
     }
+
+    /// Numbers of the completion queues.
+    pub(crate) fn completion_queues(&self) -> Vec<u32> {
+        self.device.as_ref().map_or_else(Vec::new, |device| device.completion_queues.keys().copied().collect())
+    }
 }
 
 fn send_doorbell(device: &mut Device, cx: &mut Context<impl Host>, qpn: u32, posted: u16) -> bool {

@@ -15,11 +15,11 @@ pub enum Driver {
 }
 
 impl Driver {
-    /// 0.2.37, which is also the version of the driver that this device follows.
-    pub(crate) fn firmware_version(self) -> u64 {
+    /// Version 0.2.`patch`.
+    pub(crate) fn firmware_version(self, patch: u8) -> u64 {
         match self {
-            Driver::Upstream => 2 << 16 | 37,
-            Driver::Alibaba => 2 << 8 | 37,
+            Driver::Upstream => 2 << 16 | u64::from(patch),
+            Driver::Alibaba => 2 << 8 | u64::from(patch),
         }
     }
 }
@@ -69,6 +69,8 @@ pub struct Limits {
     pub log_max_mr_size: u8,
     /// Whether there are atomic operations.
     pub atomics: bool,
+    /// The last number of the firmware's version, 0.2.x.
+    pub firmware_patch: u8,
 }
 
 /// The settings of a function.
@@ -112,6 +114,8 @@ impl Default for Settings {
                 log_max_recv_wr: 15,
                 log_max_mr_size: 36,
                 atomics: false,
+                // Also the version of the driver that this device follows.
+                firmware_patch: 37,
             },
             completes: Completes::Acknowledged,
             empty_receive_queue: EmptyReceiveQueue::Fatal,

@@ -30,6 +30,8 @@ fn query_device() {
 fn firmware_version() {
     let mut lab = Lab::started(1);
     assert_eq!(lab.command(0, Request::new(1, 2)), (0, [0x0225, 0, 0, 0]));
+    lab.set(0, |settings| settings.limits.firmware_patch = 36);
+    assert_eq!(lab.command(0, Request::new(1, 2)), (0, [0x0224, 0, 0, 0]));
 }
 
 // Breaks if commands of 128 bytes are not distinguished from those of 64, also where the ring wraps.

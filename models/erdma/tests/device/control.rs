@@ -42,6 +42,7 @@ fn each_setting_is_set() {
         ("log_max_recv_wr", json!(9)),
         ("log_max_mr_size", json!(30)),
         ("atomics", json!(true)),
+        ("firmware_patch", json!(30)),
     ] {
         let mut lab = Lab::started(2);
         let mut expected = settings(&mut lab);
@@ -103,7 +104,7 @@ fn wrong_requests() {
         json!({ "fault": { "function": 1, "event": "qp_fatal" } }),
         json!({ "fault": { "function": 0, "event": "qp_fatal", "qp": 99 } }),
         json!({ "fault": { "function": 0, "event": "qp_fatal", "cq": 1 } }),
-        json!({ "fault": { "function": 0, "event": "cq_error" } }),
+        json!({ "fault": { "function": 0, "event": "cq_error", "qp": 1 } }),
         json!({ "fault": { "function": 0, "event": "cq_error", "cq": 99 } }),
         json!({ "fault": { "function": 0, "event": "unknown" } }),
     ] {
@@ -133,6 +134,9 @@ fn faults() {
     assert_eq!(lab.async_events(0), [(3, cqn)]);
     lab.post_send(&mut qps[0], &sqe::write(0, 0, [0; 4], (0, 0), &[]));
     assert_eq!(lab.drain(0, &mut cqs[0]).len(), 1, "the queue goes on");
+    let all = ask(&mut lab, json!({ "fault": { "function": 0, "event": "cq_error" } }));
+    assert_eq!(all["queues"], 1);
+    assert_eq!(lab.async_events(0), [(3, cqn)]);
     let all = ask(&mut lab, json!({ "fault": { "function": 1, "event": "qp_fatal" } }));
     assert_eq!(all["queues"], 1);
     assert_eq!(lab.async_events(1), [(0, qps[1].qpn)]);
