@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from tests.apps.lib.counters import Counters, parse
 from tests.apps.lib.paths import REPO, binaries
@@ -70,14 +71,21 @@ class Conversation:
         self.lab.out(2, "touch", f"{TOLD}.stop")
         printed, _ = self.asker.communicate(timeout=COMMAND_SECONDS)
         assert self.asker.returncode == 0, printed
-        return float(json.loads(printed.splitlines()[-1])["longest"])
+        return float(_record(printed)["longest"])
 
     def failure(self) -> tuple[str, float]:
         """How it has ended by itself: the error, and the longest time that a block took, the last too."""
         printed, _ = self.asker.communicate(timeout=COMMAND_SECONDS)
         assert self.asker.returncode == 1, printed
-        told = json.loads(printed.splitlines()[-1])
+        told = _record(printed)
         return str(told["error"]), float(told["longest"])
+
+
+def _record(printed: str) -> dict[str, Any]:
+    """What the asker said last. The lab may have had something to tell as well, and tells it beside that."""
+    lines = [line for line in printed.splitlines() if line.startswith("{")]
+    record: dict[str, Any] = json.loads(lines[-1])
+    return record
 
 
 def _counter(name: str, pid: str) -> str:
