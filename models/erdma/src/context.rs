@@ -27,6 +27,9 @@ pub(crate) enum Effect {
     Reset,
 }
 
+/// The vector of the command queue's and the asynchronous events (`ERDMA_MSIX_VECTOR_CMDQ`).
+pub(crate) const COMMON_VECTOR: u16 = 0;
+
 pub(crate) struct Context<H> {
     pub(crate) host: H,
     pub(crate) settings: Settings,
@@ -35,9 +38,10 @@ pub(crate) struct Context<H> {
 }
 
 impl<H: Host> Context<H> {
-    /// Raises an interrupt, unless the settings lose it.
+    /// Raises an interrupt, unless the settings lose it. They lose none of the command queue's: without its answers the
+    /// driver gives up the device.
     pub(crate) fn raise(&mut self, vector: u16) {
-        if self.settings.lose_interrupts > 0 {
+        if vector != COMMON_VECTOR && self.settings.lose_interrupts > 0 {
             self.settings.lose_interrupts -= 1;
             self.counters.interrupts_lost += 1;
             return;

@@ -5,7 +5,7 @@ use netacc_device::Instant;
 use crate::bits::bits;
 use crate::command_queue::CommandQueue;
 use crate::completions::CompletionQueue;
-use crate::context::{Context, Effect};
+use crate::context::{Context, Effect, COMMON_VECTOR};
 use crate::counters::Counters;
 use crate::device::{Device, COMMAND_EVENT_QUEUE};
 use crate::events::{AsyncEvent, EventQueue};
@@ -16,9 +16,6 @@ use crate::registers::{self, Registers};
 use crate::settings::{Driver, Flushes, Settings};
 use crate::status::Status;
 use crate::wire::{Message, Reply};
-
-/// The vector of the command queue's and the asynchronous events (`ERDMA_MSIX_VECTOR_CMDQ`).
-const COMMON_VECTOR: u16 = 0;
 
 /// Entries of the longest command queue, as a power of two: the driver counts blocks in 16 bits.
 const MAX_LOG_COMMANDS: u32 = 15;

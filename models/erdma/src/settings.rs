@@ -98,7 +98,7 @@ pub struct Settings {
     pub command_times: CommandTimes,
     /// Commands that fail, by submodule and number.
     pub failing_commands: BTreeSet<(u8, u8)>,
-    /// This number of interrupts from now on are lost.
+    /// This number of interrupts of completion queues from now on are lost.
     pub lose_interrupts: u64,
     /// Each interrupt comes twice.
     pub duplicate_interrupts: bool,

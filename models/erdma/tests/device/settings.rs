@@ -190,6 +190,11 @@ fn interrupts_may_be_lost_or_doubled() {
     lab.set(0, |settings| settings.lose_interrupts = 2);
     let seen = [(); 3].map(|()| round(&mut lab, &mut qps[0], &mut cqs[0]));
     assert_eq!(seen, [0, 0, 1]);
+    lab.set(0, |settings| settings.lose_interrupts = 1);
+    lab.command(0, Request::new(1, 3));
+    assert_eq!(lab.fabric.settings(0).lose_interrupts, 1, "not one of the command queue");
+    lab.set(0, |settings| settings.lose_interrupts = 0);
+    lab.interrupts(0);
     assert_eq!(lab.events(0).len(), 3, "the events are there");
     lab.set(0, |settings| settings.duplicate_interrupts = true);
     assert_eq!(round(&mut lab, &mut qps[0], &mut cqs[0]), 2);
