@@ -1,8 +1,10 @@
 //! The device's side of one queue pair's completions: a completion queue, its channel, and the threads that sleep on
 //! it.
 //!
-//! Invariants: an armed queue makes one event, and only the thread that takes that event may mark it as not armed, so
-//! there is never more than one event to take. Events are acknowledged under the lock that polling holds.
+//! Invariants: an armed queue makes one event, and only the thread that takes that event may mark it as not armed. If
+//! polling has taken a completion of an armed queue, the event has come, is on its way, or is lost with its interrupt:
+//! the queue is armed again before anybody sleeps, so a lost event costs one sleep, not each one from then on. An event
+//! that was only late then wakes a thread once for nothing. Events are acknowledged under the lock that polling holds.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -24,6 +26,8 @@ pub(crate) struct DeviceCq {
     pub(crate) cq: Arc<Cq>,
     /// The device will make an event, or has made one that was not taken yet.
     armed: AtomicBool,
+    /// A completion was taken while the queue was armed.
+    due: AtomicBool,
     /// Held while completions are taken, so that they are handed out in their order. The buffer for completions:
     /// clearing one at each poll would be most of the cost of a poll.
     polling: Mutex<[WorkCompletion; BATCH]>,
@@ -42,6 +46,7 @@ impl DeviceCq {
             channel,
             cq,
             armed: AtomicBool::new(false),
+            due: AtomicBool::new(false),
             polling: Mutex::new([WorkCompletion::default(); BATCH]),
             sequence: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
@@ -66,6 +71,9 @@ impl DeviceCq {
             batch[..count].iter().for_each(&mut take);
             if count > 0 {
                 self.sequence.fetch_add(1, Ordering::Release);
+                if self.armed.load(Ordering::Relaxed) {
+                    self.due.store(true, Ordering::Relaxed);
+                }
             }
             if count < BATCH {
                 return;
@@ -75,9 +83,15 @@ impl DeviceCq {
 
     /// Requests an event at the next completion.
     pub(crate) fn arm(&self) {
-        if !self.armed.swap(true, Ordering::SeqCst) {
-            self.cq.arm();
+        if self.armed.swap(true, Ordering::SeqCst) {
+            if !self.due.swap(false, Ordering::Relaxed) {
+                return;
+            }
+            // Left there, it would end the sleep at once.
+            let _order = self.polling.lock();
+            self.channel.take_event();
         }
+        self.cq.arm();
     }
 
     /// Takes the event, if there is one.
@@ -85,6 +99,7 @@ impl DeviceCq {
         let _order = self.polling.lock();
         if self.armed.load(Ordering::SeqCst) && self.channel.take_event() {
             self.armed.store(false, Ordering::SeqCst);
+            self.due.store(false, Ordering::Relaxed);
         }
     }
 
