@@ -140,6 +140,12 @@ def fabric(lab: UpLab, *requests: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def restore(lab: UpLab, before: dict[str, Any]) -> None:
+    """Sets all of the functions' settings as they were."""
+    each = ({"set": {"function": at, **settings}} for at, settings in enumerate(before["functions"]))
+    fabric(lab, {"set": before["wire"]}, *each)
+
+
 def link(lab: UpLab, *impairment: str) -> None:
     """Has the link between a lab's hosts lose and delay so much, or nothing."""
     result = netacc_lab("fabric", "--name", lab.name, *impairment)

@@ -1,0 +1,196 @@
+"""Faults of an eRDMA function on command: what the library does, and how long a conversation stands still.
+
+Each test writes its cost to results/local/failover.json, as those in `test_failover.py` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.conversation import STEADY, Conversation, begin, begin_on_link
+from tests.lab.failover import Hosts, comes_back
+from tests.lab.lib import UpLab, attempts, fabric, restore
+
+# The functions of the first host, which accepts links, and of the second, which asks for them.
+ACCEPTOR, OPENER = 0, 1
+ENDS = pytest.mark.parametrize(
+    "function", [pytest.param(ACCEPTOR, id="acceptor"), pytest.param(OPENER, id="opener")]
+)
+
+
+@pytest.fixture
+def hosts(erdma: UpLab) -> Iterator[Hosts]:
+    """Two hosts with emulated functions, whose settings are as before in the end."""
+    (before,) = fabric(erdma, {"get": "settings"})
+    yield Hosts("erdma", erdma)
+    restore(erdma, before)
+    erdma.end_commands()
+    for host in (1, 2):
+        erdma.run(host, "pkill", "-KILL", "-f", STEADY)
+
+
+def counted(hosts: Hosts, counter: str) -> int:
+    """A counter, of both functions."""
+    (answer,) = fabric(hosts.lab, {"get": "counters"})
+    return sum(function[counter] for function in answer["functions"])
+
+
+def fail(hosts: Hosts, function: int, event: str) -> None:
+    """Reports an event for each of a function's queues, of which there are some."""
+    (answer,) = fabric(hosts.lab, {"fault": {"function": function, "event": event}})
+    assert answer["queues"] >= 1, answer
+
+
+def recovers(hosts: Hosts, conversation: Conversation, scenario: str) -> None:
+    """The link fails, the conversation goes on over TCP, and comes back."""
+    conversation.wait_for_progress()
+    assert conversation.links_failed() >= 1
+    comes_back(conversation)
+    hosts.tell(scenario, conversation.end())
+
+
+def name_of(function: int) -> str:
+    return ("acceptor", "opener")[function]
+
+
+@ENDS
+@pytest.mark.parametrize(
+    "event",
+    [
+        "access_error",
+        *(pytest.param(event, marks=pytest.mark.long) for event in ("empty_receive_queue", "other")),
+    ],
+)
+def test_an_event_ends_the_link(hosts: Hosts, event: str, function: int) -> None:
+    """The driver makes a fatal error of the queue pair of each. `qp_fatal` is in `test_failover.py`."""
+    conversation = begin_on_link(hosts.lab)
+    fail(hosts, function, event)
+    recovers(hosts, conversation, f"{event} at the {name_of(function)}")
+
+
+@pytest.mark.long
+@ENDS
+def test_an_error_of_a_completion_queue_ends_its_link(hosts: Hosts, function: int) -> None:
+    """The queue itself goes on, but nobody could tell which completions it has lost."""
+    conversation = begin_on_link(hosts.lab)
+    fail(hosts, function, "cq_error")
+    recovers(hosts, conversation, f"cq_error at the {name_of(function)}")
+
+
+@pytest.mark.long
+@ENDS
+@pytest.mark.parametrize("flushes", ["none", "all"])
+def test_a_link_fails_however_its_work_is_flushed(hosts: Hosts, flushes: str, function: int) -> None:
+    """Breaks if the library waits for completions that never come, or is surprised by more of them."""
+    fabric(hosts.lab, {"set": {"flushes": flushes}})
+    conversation = begin_on_link(hosts.lab)
+    fail(hosts, function, "qp_fatal")
+    recovers(hosts, conversation, f"qp_fatal, flushes {flushes}, at the {name_of(function)}")
+
+
+@pytest.mark.long
+@ENDS
+def test_sends_that_complete_early_are_not_taken_for_delivered(hosts: Hosts, function: int) -> None:
+    """The function completes them, and its peer never handles them. Each block is compared."""
+    peer = 1 - function
+    fabric(hosts.lab, {"set": {"completes": "sent"}})
+    conversation = begin_on_link(hosts.lab)
+    fabric(hosts.lab, {"set": {"function": peer, "stall_receive": True}})
+    fail(hosts, peer, "qp_fatal")
+    conversation.wait_for_progress()
+    fabric(hosts.lab, {"set": {"stall_receive": False}})
+    recovers(hosts, conversation, f"completed early, lost on the way from the {name_of(function)}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("empty", ["fatal", "stall"])
+def test_no_message_finds_an_empty_receive_queue(hosts: Hosts, empty: str) -> None:
+    """Breaks if the library sends more than its peer has posted receives for: `fatal` ends the link then."""
+    fabric(hosts.lab, {"set": {"empty_receive_queue": empty}})
+    conversation = begin_on_link(hosts.lab)
+    before = counted(hosts, "qp_failures"), counted(hosts, "rx_requests")
+    conversation.wait_for_progress(300)
+    assert counted(hosts, "qp_failures") == before[0]
+    assert counted(hosts, "rx_requests") >= before[1] + 300
+    assert conversation.links_failed() == 0
+    hosts.tell(f"empty receive queue: {empty}", conversation.end())
+
+
+@pytest.mark.parametrize("seconds", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_a_peer_that_does_not_acknowledge(hosts: Hosts, seconds: int) -> None:
+    """RETRY_EXC, before the ends find that the other one does not answer."""
+    fabric(hosts.lab, {"set": {"retry_limit_ms": 1000 * seconds}})
+    conversation = begin_on_link(hosts.lab)
+    fabric(hosts.lab, {"set": {"function": ACCEPTOR, "stall_receive": True}})
+    conversation.wait_for_progress()
+    assert conversation.links_silent() == 0, "the device's finding is not that of the ends"
+    fabric(hosts.lab, {"set": {"stall_receive": False}})
+    recovers(hosts, conversation, f"RETRY_EXC after {seconds} s")
+
+
+@pytest.mark.long
+@ENDS
+@pytest.mark.parametrize("stall", ["stall_transmit", "stall_receive"])
+def test_one_direction_stalls(hosts: Hosts, stall: str, function: int) -> None:
+    """Nobody reports it: the ends find that the other one does not answer (core/proto/SPEC.md, 2.6)."""
+    conversation = begin_on_link(hosts.lab)
+    fabric(hosts.lab, {"set": {"function": function, stall: True}})
+    conversation.wait_for_progress()
+    assert conversation.links_silent() >= 1
+    fabric(hosts.lab, {"set": {stall: False}})
+    recovers(hosts, conversation, f"{stall} at the {name_of(function)}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("count", [1, 20])
+def test_lost_interrupts_cost_time_alone(hosts: Hosts, count: int) -> None:
+    """A sleeping end is not woken. Breaks if its queue stays unarmed: then each block takes a second."""
+    conversation = begin_on_link(hosts.lab)
+    before = counted(hosts, "interrupts_lost")
+    fabric(hosts.lab, {"set": {"lose_interrupts": count}})
+    for _ in attempts():
+        conversation.wait_for_progress()
+        if counted(hosts, "interrupts_lost") >= before + 2 * count:
+            break
+    assert counted(hosts, "interrupts_lost") == before + 2 * count, "as many at each function"
+    hosts.tell(f"{count} interrupts lost", conversation.end())
+
+
+@pytest.mark.long
+def test_interrupts_that_come_twice_change_nothing(hosts: Hosts) -> None:
+    fabric(hosts.lab, {"set": {"duplicate_interrupts": True}})
+    conversation = begin_on_link(hosts.lab)
+    conversation.wait_for_progress(200)
+    assert conversation.links_failed() == 0
+    hosts.tell("interrupts doubled", conversation.end())
+
+
+#: QPs, connections, completion queues, memory: by their numbers.
+COMMANDS = {"0.1": "CREATE_QP", "0.3": "MODIFY_QP", "0.4": "CREATE_CQ", "0.8": "REG_MR"}
+
+
+@ENDS
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(number, id=name, marks=() if name == "CREATE_QP" else pytest.mark.long)
+        for number, name in COMMANDS.items()
+    ],
+)
+def test_a_command_fails(hosts: Hosts, command: str, function: int) -> None:
+    """As on a function that has no more objects: its driver makes EIO of each refusal."""
+    refused = counted(hosts, "commands_refused")
+    fabric(hosts.lab, {"set": {"function": function, "failing_commands": [command]}})
+    conversation = begin(hosts.lab)
+    for _ in attempts():
+        conversation.wait_for_progress()
+        if counted(hosts, "commands_refused") > refused:
+            break
+    assert counted(hosts, "commands_refused") > refused, "it was tried"
+    assert conversation.counters().streams_promoted == 0
+    hosts.tell(f"{COMMANDS[command]} fails at the {name_of(function)}", conversation.end())
+    fabric(hosts.lab, {"set": {"failing_commands": []}})
+    hosts.lab.end_commands()
+    begin_on_link(hosts.lab).end()
