@@ -15,6 +15,7 @@ from ci.eri.record import Record
 PROGRAMS = (
     *("redis-server", "redis-cli", "redis-benchmark", "memcached", "memcslap", "memcstat", "nginx", "wrk"),
     *("curl", "rstream", "ib_send_lat", "ib_write_lat", "ib_send_bw", "pkill", "setpriv", "timeout"),
+    "ibv_devinfo",
 )
 #: This project's programs, in one folder of both machines.
 OURS = ("netacc", "netacc_run", "netacc_ss", "netacc-exec", "libnetacc-preload.so")

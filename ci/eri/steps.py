@@ -17,6 +17,7 @@ from ci.eri import micro
 from ci.eri.install import install
 from ci.eri.pair import ON_LINKS, Failed, Pair, Stack
 from ci.eri.preflight import check
+from ci.eri.profile import profile
 from ci.eri.programs import DEPLOYMENTS, Comparison, Run, Size, deploy
 from ci.eri.record import Record
 
@@ -198,6 +199,11 @@ def preflight(kit: Kit, record: Record) -> None:
     check(kit.pair, kit.arguments, record)
 
 
+def profiles(kit: Kit, record: Record) -> None:
+    """What verbs say of the devices, and what these do where the contract of verbs leaves a choice."""
+    profile(kit.pair, kit.arguments.local_binaries, record)
+
+
 def installation(kit: Kit, record: Record) -> None:
     """Installs packages and our programs."""
     install(kit.pair, kit.arguments.local_binaries, record, packages=not kit.arguments.no_packages)
@@ -207,6 +213,7 @@ def installation(kit: Kit, record: Record) -> None:
 STEPS: dict[str, Callable[[Kit, Record], None]] = {
     "install": installation,
     "preflight": preflight,
+    "profile": profiles,
     "redis": redis,
     "latency": latency,
     "polled": polled,
