@@ -13,6 +13,8 @@ import pytest
 
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import BOOT_SECONDS, UpLab, down, fabric, line_from, link, netacc_lab, up
+from tests.lab.test_limits import AS_NOBODY, ask, asking, serve
+from tests.lab.test_programs import Device, until_on_links
 
 # The functions' settings for a loss of 0.5%, a delay of 3 ms and 500 Mbit/s.
 WIRE = {"loss": 0.005, "delay_us": 3000, "rate_gbit": 0.5}
@@ -61,6 +63,16 @@ def test_one_host_of_several_processors() -> None:
     assert link.startswith("link erdma_0/1 state ACTIVE") and "netdev lab0" in link
     assert int(interrupts) == 1 + 4, "one for commands, and one for each processor that there may be"
     assert rest == [], "the driver lets go of the function"
+
+
+@pytest.mark.long
+def test_programs_of_an_ordinary_user(erdma: UpLab) -> None:
+    """Both ends. The device's file is everybody's; memory is locked as the user's limit allows."""
+    device = Device(erdma, "native", loses=False)
+    server = serve(device, "7006", *AS_NOBODY)
+    asked = (*AS_NOBODY, *device.accelerated(*asking("7006", 2)))
+    counters = until_on_links(device, server, lambda _: ask(erdma, *asked))
+    assert counters.link_bytes > 0
 
 
 @pytest.mark.long

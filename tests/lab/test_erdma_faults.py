@@ -194,3 +194,29 @@ def test_a_command_fails(hosts: Hosts, command: str, function: int) -> None:
     fabric(hosts.lab, {"set": {"failing_commands": []}})
     hosts.lab.end_commands()
     begin_on_link(hosts.lab).end()
+
+
+#: What `ibv_devinfo -v` prints of a function with these settings.
+SMALL = {"log_max_recv_wr": 8, "log_max_cqe": 12, "log_max_mr_size": 26, "qp_blocks": 1, "firmware_patch": 30}
+SHOWN = ("max_mr_size:\t\t\t0x4000000", "max_qp:\t\t\t\t1023")
+
+
+@pytest.mark.long
+@ENDS
+def test_functions_differ(hosts: Hosts, function: int) -> None:
+    """In their firmware and their limits. Links are made for the lesser one."""
+    host = function + 1
+    (before,) = fabric(hosts.lab, {"get": "settings"})
+    fabric(hosts.lab, {"set": {"function": function, **SMALL}})
+    hosts.take_device(host)
+    hosts.bring_device(host)
+    try:
+        small, large = (hosts.lab.out(each, "ibv_devinfo", "-v") for each in (host, 3 - host))
+        assert all(line in small and line not in large for line in SHOWN), small
+        versions = [info.partition("fw_ver:")[2].split()[0] for info in (small, large)]
+        assert versions[0] != versions[1]
+        hosts.tell(f"a lesser function at the {name_of(function)}", begin_on_link(hosts.lab).end())
+    finally:
+        restore(hosts.lab, before)
+        hosts.take_device(host)
+        hosts.bring_device(host)
