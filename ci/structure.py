@@ -323,7 +323,8 @@ class Front:
             for package in packages
             if not Path(package["manifest_path"]).is_relative_to(self.folder)
             for dependency in package["dependencies"]
-            if dependency["name"] not in self.direct | {self.crate} and self.folder in Path(dependency.get("path") or "/").parents
+            if dependency["name"] not in self.direct | {self.crate}
+            and self.folder in Path(dependency.get("path") or "/").parents
         )
 
 
@@ -338,7 +339,10 @@ def main() -> int:
         arrows: set[Arrow] = set().union(*(crate.arrows() for crate in crates(packages)))
         known = {Circle(c["crate"], tuple(c["modules"])) for c in listed.get("circle", [])}
         layered = [Layers(c["crate"], c["layers"]) for c in listed.get("layered", [])]
-        fronts = [Front(REPO / f["folder"], f["crate"], frozenset(f.get("direct", ()))) for f in listed.get("front", [])]
+        fronts = [
+            Front(REPO / f["folder"], f["crate"], frozenset(f.get("direct", ())))
+            for f in listed.get("front", [])
+        ]
     except (OSError, KeyError, subprocess.CalledProcessError, tomllib.TOMLDecodeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
