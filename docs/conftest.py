@@ -94,8 +94,8 @@ class Shell:
         finally:
             late.cancel()
         logs = [f"{log.name}:\n{log.read_text()[-2000:]}" for log in Path(self.folder.name).glob("*.log")]
-        told = "\n".join(["".join(lines), *logs])
-        raise AssertionError(f"no end after {SECONDS_MOST} s, or the shell has ended:\n{told}")
+        output_so_far = "\n".join(["".join(lines), *logs])
+        raise AssertionError(f"no end after {SECONDS_MOST} s, or the shell has ended:\n{output_so_far}")
 
     def kill(self) -> None:
         """Ends the shell and all jobs that it has left."""

@@ -50,11 +50,11 @@ def _file_exists(config: pytest.Config, exclusion: Exclusion) -> bool:
 def need_condition(request: pytest.FixtureRequest) -> Callable[[str, bool], None]:
     """Call with a condition's name and whether it holds; skips with the listed reason when it does not."""
 
-    def need(name: str, holds: bool) -> None:
+    def need(name: str, is_met: bool) -> None:
         conditions = read_conditions(EXCLUDE / "conditions.toml")
         if name not in conditions:
             pytest.fail(f"conditions.toml does not list {name!r}")
-        if not holds:
+        if not is_met:
             request.node.stash[EXPLAINED] = True
             pytest.skip(f"{name}: {conditions[name]}")
 

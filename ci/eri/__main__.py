@@ -16,7 +16,7 @@ from ci.eri.pair import Failed, Host, Pair
 from ci.eri.programs import Comparison, Size
 from ci.eri.record import Record
 from ci.eri.report import table
-from ci.eri.steps import PROGRAMS, STEPS, Kit, say
+from ci.eri.steps import PROGRAMS, STEPS, Kit, log
 
 #: Prints the addresses of the interface of a host's first RDMA device, IPv4 first.
 ADDRESSES = """
@@ -190,11 +190,11 @@ def main() -> int:
     kit = Kit(pair, size, comparison, arguments)
     ended = {}
     for name in arguments.steps:
-        say(f"==> {name}")
+        log(f"==> {name}")
         record = run_step(kit, name)
         # They spin on processors that an emulated device needs itself, and then may not end.
         for what, how in (record.remarks | record.failures).items():
-            say(f"{name}: {how}" if what == name else f"{name}: {what}: {how}")
+            log(f"{name}: {how}" if what == name else f"{name}: {what}: {how}")
         if name == "figures" and not arguments.json:
             print(table(record.measured, record.figures))
         folder = arguments.results / arguments.placement / name

@@ -80,7 +80,7 @@ class Started:
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return "".join(self.lines)[-TAIL:].strip()
 
     def ending(self) -> str | None:
@@ -89,7 +89,7 @@ class Started:
         if status is None:
             return None
         how = f"signal {status - 128}" if status > 128 else f"status {status}"
-        return f"ended with {how}: {self.said()}"
+        return f"ended with {how}: {self.output()}"
 
 
 class Pair:
@@ -165,8 +165,8 @@ class Pair:
                 if ending := started.ending():
                     raise Failed(ending)
             if time.monotonic() > deadline:
-                said = "; ".join(started.said() for started in needed)
-                raise Failed(f"{what}: not within {self.seconds:.0f} s. {said[-TAIL:]}")
+                output = "; ".join(started.output() for started in needed)
+                raise Failed(f"{what}: not within {self.seconds:.0f} s. {output[-TAIL:]}")
             time.sleep(0.2)
 
     def signal(self, started: Started, name: str) -> None:
@@ -211,23 +211,23 @@ class Pair:
     def watched(self, host: int) -> Iterator[Watch]:
         """Keeps the counters of a host's accelerated processes, also of those that end meanwhile."""
         watch = Watch(self, host)
-        watch.look()
+        watch.inspect()
         watch.before = dict(watch.last)
         over = threading.Event()
 
-        def look() -> None:
+        def inspect() -> None:
             while not over.wait(1.5):
                 with contextlib.suppress(Failed):
-                    watch.look()
+                    watch.inspect()
 
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=inspect)
         thread.start()
         try:
             yield watch
         finally:
             over.set()
             thread.join()
-            watch.look()
+            watch.inspect()
 
 
 class Watch:
@@ -238,7 +238,7 @@ class Watch:
         self.before: dict[int, dict[str, int]] = {}
         self.last: dict[int, dict[str, int]] = {}
 
-    def look(self) -> None:
+    def inspect(self) -> None:
         self.last |= self._pair.counters(self._host)
 
     def bytes(self, path: str) -> int:

@@ -45,8 +45,8 @@ class Run:
         common = ("--bind", *addresses.split(), "--protected-mode", "no", "--save", "", "--dir", folder)
         command = self.stack.of("redis-server", "--port", str(port), *common, *options)
         server = self.pair.start(host, *command)
-        asked = f"redis-cli -h {at.address} -p {port} ping | grep -q PONG"
-        self.pair.wait_for(host, asked, f"redis-server {port} answers", server)
+        request = f"redis-cli -h {at.address} -p {port} ping | grep -q PONG"
+        self.pair.wait_for(host, request, f"redis-server {port} answers", server)
         return server
 
     def redis(self, host: int, port: int, *words: str) -> str:
@@ -58,7 +58,7 @@ class Run:
     def redis_load(self, address: str, port: int, *more: str, client: int = 2) -> Figures:
         """The rates of a server for redis-benchmark on the host `client`."""
         size = self.size
-        asked = (
+        request = (
             "-t",
             "set,get",
             "-n",
@@ -68,7 +68,7 @@ class Run:
             "-d",
             str(size.value_bytes),
         )
-        command = self.stack.of("redis-benchmark", "-h", address, "-p", str(port), *asked, *more)
+        command = self.stack.of("redis-benchmark", "-h", address, "-p", str(port), *request, *more)
         # Twice: by the second time the server has opened its device, and the client has its address.
         self.benchmark(command, self.pair.seconds * 2, client)
         figures = self.benchmark(command, self.pair.seconds * 2, client)
@@ -135,8 +135,8 @@ class Comparison:
         folder = f"{pair.folder}-redis-original"
         pair.out(1, "mkdir", "-p", folder)
         server = pair.start(1, *self._server(run.stack), "--dir", folder)
-        asked = f"redis-cli -h {pair.address(1)} -p 6400 ping | grep -q PONG"
-        pair.wait_for(2, asked, "redis-server 6400 answers", server)
+        request = f"redis-cli -h {pair.address(1)} -p 6400 ping | grep -q PONG"
+        pair.wait_for(2, request, "redis-server 6400 answers", server)
         warm = replace(self, requests=self.requests // 10)
         run.benchmark(warm._client(pair, run.stack), self.seconds)
         return run.benchmark(self._client(pair, run.stack), self.seconds)
@@ -214,8 +214,8 @@ def redis_sentinel(run: Run) -> Figures:
         )
         sentinels.append(run.pair.start(host, *run.stack.of("redis-server", file, "--sentinel")))
     cli = f"redis-cli -h {run.pair.address(2)} -p 16401"
-    known = f"{cli} info sentinel | grep -q 'status=ok.*slaves=1,sentinels=3'"
-    run.pair.wait_for(2, known, "the sentinels have found each other", *sentinels)
+    condition = f"{cli} info sentinel | grep -q 'status=ok.*slaves=1,sentinels=3'"
+    run.pair.wait_for(2, condition, "the sentinels have found each other", *sentinels)
     write_keys(run, 1, 6400)
     same_data(run, (1, 6400), (2, 6401))
     run.pair.signal(server, "KILL")

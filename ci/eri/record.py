@@ -45,10 +45,12 @@ class Record:
         histogram = HdrHistogram(*BOUNDS)
         for value, count in pairs:
             histogram.record_value(min(max(value, BOUNDS[0]), BOUNDS[1]), count)
-        told = {name: histogram.get_value_at_percentile(percent) for name, percent in PERCENTILES.items()}
+        percentiles = {
+            name: histogram.get_value_at_percentile(percent) for name, percent in PERCENTILES.items()
+        }
         least, most = histogram.get_min_value(), histogram.get_max_value()
-        told |= {"mean_ns": histogram.get_mean_value(), "min_ns": least, "max_ns": most}
-        self.groups.append({"name": group, "samples": histogram.get_total_count(), **told, **more})
+        percentiles |= {"mean_ns": histogram.get_mean_value(), "min_ns": least, "max_ns": most}
+        self.groups.append({"name": group, "samples": histogram.get_total_count(), **percentiles, **more})
         self._histograms[group] = histogram
 
     def write(self, folder: Path) -> None:

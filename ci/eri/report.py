@@ -21,9 +21,9 @@ def cell(outcome: dict[str, Any]) -> str:
         failure = str(outcome["failure"])
         return "fails: " + failure.replace("\n", " ").replace("|", "/")[:70]
     rates = {name: value for name, value in outcome["figures"].items() if name.endswith("_per_s")}
-    said = ", ".join(f"{value:.0f} {name.removesuffix('_per_s')}/s" for name, value in rates.items())
+    cells = ", ".join(f"{value:.0f} {name.removesuffix('_per_s')}/s" for name, value in rates.items())
     share = outcome.get("link_share")
-    return said if share is None else f"{said}; {share:.0%} on links"
+    return cells if share is None else f"{cells}; {share:.0%} on links"
 
 
 def rows(head: list[str], body: list[list[str]]) -> str:
@@ -49,13 +49,13 @@ def table(measured: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     body = []
     for name in ("round_trip_us", "messages_per_s", "gbit_per_s"):
         alone = figures.get("verbs", {}).get("rstream", {}).get(name)
-        said = [spread(figures[stack], name) for stack in stacks]
-        body.append([name, *said, "" if alone is None else f"{alone:.4g}"])
+        cells = [spread(figures[stack], name) for stack in stacks]
+        body.append([name, *cells, "" if alone is None else f"{alone:.4g}"])
     for name in figures[stacks[0]]["programs"] if stacks else ():
         of = [figures[stack]["programs"].get(name) for stack in stacks]
         body.append([name, *(cell(outcome) if outcome else "" for outcome in of), ""])
-    told = rows(["", *stacks, "verbs alone"], body)
-    return f"{EMULATED}\n\n{told}" if measured["emulated"] else told
+    report = rows(["", *stacks, "verbs alone"], body)
+    return f"{EMULATED}\n\n{report}" if measured["emulated"] else report
 
 
 def comparison(figures: Mapping[str, Any]) -> str:
@@ -75,25 +75,25 @@ def latencies(runs: list[Recorded]) -> str:
     columns = [run.meta["measured"]["placement"] for run in runs]
     found: dict[str, list[tuple[float, float] | None]] = {}
     for column, run in enumerate(runs):
-        told = {
+        report = {
             group["name"]: (group["p50_ns"] / 1000, group["p99_ns"] / 1000) for group in run.meta["groups"]
         }
         for row in run.meta["figures"].get("ib_write_lat_us", ()):
             # perftest reports one way.
-            told[f"ib_write_lat {row['bytes']:.0f} B"] = (2 * row["typical"], 2 * row["p99"])
-        for name, figures in told.items():
+            report[f"ib_write_lat {row['bytes']:.0f} B"] = (2 * row["typical"], 2 * row["p99"])
+        for name, figures in report.items():
             found.setdefault(name, [None] * len(runs))[column] = figures
     body = []
     for name, values in found.items():
         first = values[0]
-        said = [
+        cells = [
             ""
             if value is None
             else f"{value[0]:.2f} / {value[1]:.2f}"
             + (f" ({value[0] / first[0]:.2f})" if first and first[0] and column else "")
             for column, value in enumerate(values)
         ]
-        body.append([name, *said])
+        body.append([name, *cells])
     return rows(["there and back, us: p50 / p99", *columns], body)
 
 
@@ -130,7 +130,7 @@ def recorded(folder: Path) -> list[Recorded]:
     return sorted(measured, key=lambda run: (run.meta["measured"]["placement"], run.meta["measured"]["step"]))
 
 
-def told(runs: list[Recorded]) -> str:
+def report(runs: list[Recorded]) -> str:
     """All tables."""
     parts = []
     for run in runs:
@@ -158,7 +158,7 @@ def main() -> int:
     if not runs:
         print(f"{arguments.results}: no recorded runs of two machines", file=sys.stderr)
         return 1
-    print(told(runs))
+    print(report(runs))
     with_latencies = [run for run in runs if any(run.folder.glob("latency-*.hdr"))]
     if arguments.plot and with_latencies:
         plot(with_latencies, arguments.plot)

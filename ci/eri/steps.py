@@ -52,7 +52,7 @@ class Kit:
         return Stack.netacc(self.pair.binaries, **self.settings)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Prints a line above the bar of progress."""
     tqdm.write(text, file=sys.stderr)
 
@@ -80,7 +80,7 @@ def redis(kit: Kit, record: Record) -> None:
             rounds[number][stack.name] = found
             if stack.name == "netacc":
                 shares.append(round(watch.share(), 3))
-            say(f"redis, round {number + 1}, {stack.name}: {found['set_per_s']:.0f} SET/s")
+            log(f"redis, round {number + 1}, {stack.name}: {found['set_per_s']:.0f} SET/s")
         except Failed as failure:
             record.failures[f"round {number + 1}, {stack.name}"] = str(failure)
         finally:
@@ -138,15 +138,15 @@ def figures(kit: Kit, record: Record) -> None:
     """Every program and rstream on kernel TCP, under rsockets, and ours; and the device alone."""
     record.measured["params"] = dataclasses.asdict(kit.size)
     stacks = {stack.name: stack for stack in (Stack.tcp(), Stack.rsockets(), kit.netacc)}
-    asked = kit.arguments.programs or PROGRAMS
+    chosen = kit.arguments.programs or PROGRAMS
     record.figures |= {stack: {"rstream": {}, "rstream_turns": [], "programs": {}} for stack in stacks}
     # Stacks that are compared by their ratio take turns.
-    turns = [(stack, "rstream") for _ in range(RSTREAM_TURNS) for stack in stacks if "rstream" in asked]
-    turns += [(stack, name) for stack in stacks for name in asked if name not in ("rstream", "verbs")]
-    turns += [("verbs", name) for name in asked if name == "verbs"]
+    turns = [(stack, "rstream") for _ in range(RSTREAM_TURNS) for stack in stacks if "rstream" in chosen]
+    turns += [(stack, name) for stack in stacks for name in chosen if name not in ("rstream", "verbs")]
+    turns += [("verbs", name) for name in chosen if name == "verbs"]
     for stack, name in steadily("figures", turns, "program"):
         # An operation that rsockets cannot do is a finding; with the others it is a failure.
-        told = record.remarks if stack == "rsockets" else record.failures
+        problems = record.remarks if stack == "rsockets" else record.failures
         if name == "verbs":
             alone, failures = micro.verbs(kit.pair, micro.LATENCY + micro.BANDWIDTH)
             record.figures["verbs"] = {"rstream": alone}
@@ -158,13 +158,13 @@ def figures(kit: Kit, record: Record) -> None:
                 found["rstream_turns"].append(micro.sockets(kit.pair, stacks[stack]))
                 found["rstream"] = micro.medians(found["rstream_turns"])
             except Failed as failure:
-                told[f"{stack}, rstream"] = str(failure)
+                problems[f"{stack}, rstream"] = str(failure)
         else:
             outcome = deploy(name, Run(kit.pair, stacks[stack], kit.size))
             record.figures[stack]["programs"][name] = dataclasses.asdict(outcome)
-            say(f"{stack} {name}: {'works' if outcome.works else outcome.failure[:200]}")
+            log(f"{stack} {name}: {'works' if outcome.works else outcome.failure[:200]}")
             if not outcome.works:
-                told[f"{stack}, {name}"] = outcome.failure
+                problems[f"{stack}, {name}"] = outcome.failure
 
 
 def properties(kit: Kit, record: Record) -> None:
@@ -184,8 +184,8 @@ def properties(kit: Kit, record: Record) -> None:
     command += ["--host-binaries", str(kit.pair.binaries), *emulated, "run", "--seeds", kit.arguments.seeds]
     ran = subprocess.run([*command, "--json", str(report)], capture_output=True, text=True, check=False)
     if not report.exists():
-        said = ran.stderr.strip()[-2000:]
-        raise Failed(f"python -m netacc_lab ended with status {ran.returncode}: {said}")
+        output = ran.stderr.strip()[-2000:]
+        raise Failed(f"python -m netacc_lab ended with status {ran.returncode}: {output}")
     record.figures |= {"said": ran.stdout.strip(), "counts": json.loads(report.read_text())}
     report.unlink()
     if ran.returncode:

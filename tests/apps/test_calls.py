@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.lib.counters import ask
+from tests.apps.lib.counters import query
 from tests.apps.lib.paths import REPO, binaries
 
 SOURCES = REPO / "tests/apps/programs/calls"
@@ -397,9 +397,9 @@ def test_call(case: str, calls: Path, tmp_path: Path, need_condition: Callable[[
         assert seen.link_bytes == 0
     else:
         assert seen.link_bytes >= (expected.link_bytes or 0)
-    told = seen.reasons - BY_ENDING
-    assert expected.reason in told or not expected.reason, f"counted: {seen.reasons}"
-    assert expected.no_reason not in told, f"counted: {seen.reasons}"
+    reasons = seen.reasons - BY_ENDING
+    assert expected.reason in reasons or not expected.reason, f"counted: {seen.reasons}"
+    assert expected.no_reason not in reasons, f"counted: {seen.reasons}"
 
 
 @pytest.mark.usefixtures("library")
@@ -420,7 +420,7 @@ def test_crowds_on_shared_links(case: str, calls: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("library")
-def test_unseen_bytes_can_be_put_up_with(calls: Path, tmp_path: Path) -> None:
+def test_unseen_bytes_can_be_tolerated(calls: Path, tmp_path: Path) -> None:
     """NACC_POLICY=log: the connection goes onto a link all the same, and nothing is lost."""
     seen = accelerated(tmp_path, calls, "raw_when_young", ROUNDS, NACC_POLICY="log")
     assert seen.text == run([calls, "raw_when_young", "0"])
@@ -448,7 +448,7 @@ def test_a_ring_can_be_refused(policy: str, end: str, calls: Path, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("library")
-def test_a_ring_of_the_programs_own_can_be_put_up_with(calls: Path, tmp_path: Path) -> None:
+def test_a_ring_of_the_programs_own_can_be_tolerated(calls: Path, tmp_path: Path) -> None:
     """NACC_POLICY=log: it costs no connection its link, although it might be meant for one."""
     seen = accelerated(tmp_path, calls, "raw_ring_unused", ROUNDS, NACC_POLICY="log")
     assert seen.text == run([calls, "raw_ring_unused", "0"])
@@ -502,7 +502,7 @@ def test_sockets_that_a_program_is_started_with_are_listed() -> None:
                 connection.close()
                 assert program.stdout is not None
                 assert program.stdout.readline() == b"up\n"
-                seen = ask(program.pid)
+                seen = query(program.pid)
                 client.close()
                 assert program.wait(timeout=20) == 0
     assert seen is not None

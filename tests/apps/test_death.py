@@ -37,7 +37,7 @@ def read_end(line: str) -> End:
     return End(**json.loads(line.removeprefix("end ")))
 
 
-def settled(process: Process) -> Counters:
+def final_counters(process: Process) -> Counters:
     """The sender's counters once it has sent everything."""
     deadline = time.monotonic() + 10
     while (now := counters.totals(process)).all_bytes < SENT:
@@ -58,10 +58,10 @@ def test_server_killed(mode: Mode, lab: Lab) -> None:
         interactive=True,
     )
     client.wait_line("paused")
-    sent = settled(server) if mode is Mode.SHM else Counters()
-    lab.note(f"server before its end: {sent.describe()}")
+    sent = final_counters(server) if mode is Mode.SHM else Counters()
+    lab.remark(f"server before its end: {sent.describe()}")
     server.kill()
-    client.say("go on")
+    client.send_line("go on")
     end = read_end(client.wait_line("end"))
     assert end.intact
     assert end.bytes >= BEFORE_PAUSE
@@ -86,10 +86,10 @@ def test_client_killed(mode: Mode, lab: Lab) -> None:
     wait_listening(port, server)
     client = lab.start("sender", [*STREAM, "connect", "send", str(port), *BOUNDED], accelerated=mode.client)
     server.wait_line("paused")
-    sent = settled(client) if mode is Mode.SHM else Counters()
-    lab.note(f"client before its end: {sent.describe()}")
+    sent = final_counters(client) if mode is Mode.SHM else Counters()
+    lab.remark(f"client before its end: {sent.describe()}")
     client.kill()
-    server.say("go on")
+    server.send_line("go on")
     end = read_end(server.wait_line("end"))
     assert end.intact
     assert end.bytes >= BEFORE_PAUSE
@@ -136,8 +136,8 @@ def test_parent_killed(mode: Mode, lab: Lab) -> None:
     ]
     client = lab.start("receiver", orphan, accelerated=mode.client, interactive=True)
     client.wait_line("paused")
-    sent = settled(server) if mode is Mode.SHM else Counters()
-    client.say("go on")
+    sent = final_counters(server) if mode is Mode.SHM else Counters()
+    client.send_line("go on")
     end = read_end(client.wait_line("end"))
     assert end.intact
     if mode is Mode.SHM:
@@ -149,7 +149,7 @@ def test_parent_killed(mode: Mode, lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.TCP, Mode.SHM], ids=lambda mode: mode.value, indirect=True)
-def test_a_write_to_who_was_killed_is_not_told_to_wait(mode: Mode, lab: Lab) -> None:
+def test_a_write_to_a_killed_peer_does_not_give_eagain(mode: Mode, lab: Lab) -> None:
     """Where `poll` has reported room: hiredis 1.0 takes EAGAIN there for an error without a name."""
     module = [sys.executable, "-m", "tests.apps.programs.bereaved_client"]
     client = lab.start(

@@ -36,7 +36,7 @@ def come_to_link(leave: Process, hold: Process) -> None:
     """Exchanges until both directions are on the link: before that a stopped peer holds writers up."""
     deadline = time.monotonic() + 60
     for exchange in itertools.count():
-        leave.say(f"exchange {exchange}.")
+        leave.send_line(f"exchange {exchange}.")
         leave.wait_line(f"exchange {exchange}.")
         if all(counters.totals(process).tx_bytes_link for process in (leave, hold)):
             return
@@ -57,7 +57,7 @@ def test_no_handler_runs_after_exit(number: signal.Signals, lab: Lab, tmp_path: 
         come_to_link(leave, hold)
         # A peer that does not answer: the exit has to wait.
         os.kill(hold.pid, signal.SIGSTOP)
-        leave.say("leave")
+        leave.send_line("leave")
         waits = blocks(leave, number)
         if waits:
             os.kill(leave.pid, number)

@@ -67,7 +67,7 @@ def test_no_locked_memory(lab: Lab) -> None:
     client, report = lab.client("echo-client", echo_client(port), accelerated=True, before=before)
     for who, side in (("client", client), ("server", server)):
         seen = counters.totals(side)
-        lab.note(f"{who}: {seen.describe()}")
+        lab.remark(f"{who}: {seen.describe()}")
         assert seen.all_bytes >= report.payload_bytes
         assert seen.link_bytes or seen.reasons, f"{who}: neither accelerated nor a reason why not"
     lab.dismiss(client)
@@ -160,7 +160,7 @@ def test_another_user(lab: Lab, stranger: str, need_condition: Callable[[str, bo
         interactive=True,
     )
     for number in range(50):
-        client.say(f"ECHO {number}-{'x' * 1000}")
+        client.send_line(f"ECHO {number}-{'x' * 1000}")
     client.wait_line("49-")
     assert client.stdout().splitlines() == [f"{number}-{'x' * 1000}" for number in range(50)]
     for who, side in (("client", client), ("server", server)):
@@ -169,17 +169,17 @@ def test_another_user(lab: Lab, stranger: str, need_condition: Callable[[str, bo
         assert set(seen.reasons) == {"peer-other-user"}
 
 
-def hold(lab: Lab, program: str, port: int, *, before: Sequence[str] = (), **env: str) -> Process:
+def start_peer(lab: Lab, program: str, port: int, *, before: Sequence[str] = (), **env: str) -> Process:
     """A program of `tests.apps.programs.untaken`, once it has done its part and waits for its end."""
     argv = [sys.executable, "-m", f"{MODULES}.untaken", program, str(port)]
-    held = lab.start(program, argv, accelerated=True, env=env, before=before, interactive=True)
-    held.wait_line("listening" if program == "serve" else "sent 1")
-    return held
+    started = lab.start(program, argv, accelerated=True, env=env, before=before, interactive=True)
+    started.wait_line("listening" if program == "serve" else "sent 1")
+    return started
 
 
 def why(process: Process) -> str:
     """Why the connection of a process is on TCP."""
-    seen = counters.ask(process.pid)
+    seen = counters.query(process.pid)
     assert seen is not None
     (connection,) = [item for item in seen.sockets if item.remote]
     assert connection.path == "tcp"
@@ -189,12 +189,12 @@ def why(process: Process) -> str:
 def test_a_peer_that_has_not_accepted(lab: Lab) -> None:
     """It runs the library, and its program is busy with something else."""
     port = free_port()
-    server = hold(lab, "serve", port)
-    client = hold(lab, "send", port)
+    server = start_peer(lab, "serve", port)
+    client = start_peer(lab, "send", port)
     assert why(client) == "peer-not-accepted"
-    server.say("accept")
+    server.send_line("accept")
     server.wait_line("accepted")
-    client.say("more")
+    client.send_line("more")
     client.wait_line("sent 2")
     seen = counters.totals(client)
     assert seen.link_bytes > 0, "once it is accepted nothing is in the way"
@@ -205,11 +205,11 @@ def test_a_peer_that_has_not_accepted(lab: Lab) -> None:
 def test_a_peer_that_keeps_to_tcp(lab: Lab) -> None:
     """It runs the library, which is switched off there."""
     port = free_port()
-    server = hold(lab, "serve", port, NACC_BACKEND="none")
-    server.say("accept")
-    client = hold(lab, "send", port)
+    server = start_peer(lab, "serve", port, NACC_BACKEND="none")
+    server.send_line("accept")
+    client = start_peer(lab, "send", port)
     server.wait_line("accepted")
-    client.say("more")
+    client.send_line("more")
     client.wait_line("sent 2")
     assert (why(client), why(server)) == ("peer-keeps-tcp", "disabled")
     for one in (client, server):
@@ -221,11 +221,11 @@ def test_a_peer_with_shared_memory_of_its_own(lab: Lab, need_condition: Callable
     need_condition("root", os.geteuid() == 0)
     port = free_port()
     script = 'mount -t tmpfs none /dev/shm && exec "$@"'
-    server = hold(lab, "serve", port, before=["unshare", "--mount", "sh", "-c", script, "sh"])
-    server.say("accept")
-    client = hold(lab, "send", port)
+    server = start_peer(lab, "serve", port, before=["unshare", "--mount", "sh", "-c", script, "sh"])
+    server.send_line("accept")
+    client = start_peer(lab, "send", port)
     server.wait_line("accepted")
-    client.say("more")
+    client.send_line("more")
     client.wait_line("sent 2")
     assert why(client) == "peer-apart"
     for one in (client, server):
@@ -238,10 +238,10 @@ def test_a_peer_without_the_library(lab: Lab) -> None:
         "serve", [sys.executable, "-m", f"{MODULES}.untaken", "serve", str(port)], interactive=True
     )
     server.wait_line("listening")
-    server.say("accept")
-    client = hold(lab, "send", port)
+    server.send_line("accept")
+    client = start_peer(lab, "send", port)
     server.wait_line("accepted")
-    client.say("more")
+    client.send_line("more")
     client.wait_line("sent 2")
     assert why(client) == "peer-not-accelerated"
     for one in (client, server):
@@ -283,7 +283,7 @@ def test_peer_in_another_namespace(lab: Lab, namespace: str) -> None:
         "echo-client", echo_client(port, here), accelerated=True, before=inside(namespace)
     )
     seen = counters.totals(server)
-    lab.note(f"server: {seen.describe()}")
+    lab.remark(f"server: {seen.describe()}")
     assert seen.all_bytes >= report.payload_bytes
     assert seen.link_bytes or seen.reasons, "neither accelerated nor a reason why not"
     lab.dismiss(client)
@@ -310,7 +310,7 @@ def test_same_addresses_in_two_namespaces(lab: Lab, namespace: str) -> None:
     for client in clients.values():
         client.wait_line("paused")
     for where, client in clients.items():
-        client.say("go on")
+        client.send_line("go on")
         end = client.wait_line("end")
         assert end == f'end {{"bytes": {size}, "how": "eof", "intact": true}}', f"{where}: {end}"
         lab.dismiss(client)

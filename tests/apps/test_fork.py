@@ -20,7 +20,7 @@ SHARES = {
     "handed_over_late": 0.7,
     "handed_over_twice": 0.7,
     "in_turns": 0.5,
-    "held_unused": 0.95,
+    "kept_unused": 0.95,
     "last_one_ends": 0.7,
     # Another program gets it, and promotes it once it is the only one that has it.
     "replaced": 0.7,
@@ -49,7 +49,7 @@ def test_shared(mode: Mode, scenario: str, lab: Lab) -> None:
     if mode is Mode.SHM:
         seen = counters.totals(client)
         lab.expect_link(seen, who="client", payload_bytes=payload, share=SHARES[scenario])
-        if scenario == "held_unused":
+        if scenario == "kept_unused":
             # It had no reason to leave its link before the end.
             assert seen.streams_promoted == 1, seen.describe()
     elif mode.client:

@@ -15,7 +15,7 @@ from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.lib.process import Process
 
 SPAN_S = 2.0
-SETTLE_S = 0.5  # for the waiting policy to stop spinning, and for start-up work to end
+CALM_S = 0.5  # for the waiting policy to stop spinning, and for start-up work to end
 # Redis wakes itself ten times a second in either case; only its rounding differs from run to run.
 WAKEUPS_ALLOWED = 4
 CPU_ALLOWED_S = 0.010
@@ -58,18 +58,18 @@ def watch_idle(lab: Lab, mode: Mode) -> dict[str, Activity]:
     )
     # A few answers are quicker than a promotion can be.
     for number in range(1000):
-        client.say(f"ECHO answer-{number}.")
+        client.send_line(f"ECHO answer-{number}.")
         client.wait_line(f"answer-{number}.")
         if mode is not Mode.SHM or counters.totals(client).link_bytes > 0:
             break
-    client.say("SUBSCRIBE silence")
+    client.send_line("SUBSCRIBE silence")
     client.wait_line("subscribe")
     if mode is Mode.SHM:
         seen = counters.totals(client)
         lab.expect_link(seen, who="redis-cli", payload_bytes=20, share=0.0)
         assert seen.link_bytes > 0, "the idle connection is not on a link"
         assert [socket.path for socket in seen.sockets if not socket.listening] == ["link"]
-    time.sleep(SETTLE_S)
+    time.sleep(CALM_S)
     sides = {"server": server, "client": client}
     before = {name: activity(side) for name, side in sides.items()}
     time.sleep(SPAN_S)
@@ -81,6 +81,6 @@ def watch_idle(lab: Lab, mode: Mode) -> dict[str, Activity]:
 def test_idle(lab: Lab) -> None:
     native, accelerated = watch_idle(lab, Mode.TCP), watch_idle(lab, Mode.SHM)
     for side in native:
-        lab.note(f"{side}: native {native[side]}, accelerated {accelerated[side]}")
+        lab.remark(f"{side}: native {native[side]}, accelerated {accelerated[side]}")
         assert accelerated[side].wakeups <= native[side].wakeups + WAKEUPS_ALLOWED, side
         assert accelerated[side].cpu_s <= native[side].cpu_s + CPU_ALLOWED_S, side

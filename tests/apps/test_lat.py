@@ -19,8 +19,8 @@ def test_stack_and_tcp_within_one_host(lab: Lab) -> None:
     netacc, port = str(binaries() / "netacc"), str(free_port())
     server = lab.start("lat-server", [netacc, "lat", "--serve", "127.0.0.1", "--port", port])
     wait_listening(int(port), server)
-    asking = [netacc, "lat", "127.0.0.1", "--port", port, "-n", "500", "--json"]
-    done = subprocess.run(asking, capture_output=True, text=True, timeout=120, check=False)
+    command = [netacc, "lat", "127.0.0.1", "--port", port, "-n", "500", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stderr
     paths = {path["path"]: path for path in json.loads(done.stdout)["paths"]}
     assert list(paths) == ["write", "message", "send", "stack", "tcp"]
@@ -33,12 +33,12 @@ def test_stack_and_tcp_within_one_host(lab: Lab) -> None:
     assert paths["stack"]["link_share"] > 0.9 and "link_share" not in paths["tcp"]
 
     chosen = ["--path", "stack", "--path", "tcp"]
-    done = subprocess.run(asking[:-1] + chosen, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command[:-1] + chosen, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "p99.9" in done.stdout and "stack" in done.stdout and "write" not in done.stdout
 
     chosen += ["--all-sizes", "--max-size", "8", "--histogram"]
-    done = subprocess.run(asking[:-1] + chosen, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command[:-1] + chosen, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     rows = [line.split()[:2] for line in done.stdout.splitlines()]
     expected = [[size, path] for size in ("2", "4", "8") for path in ("stack", "tcp")]
@@ -52,9 +52,9 @@ def test_the_largest_messages(lab: Lab) -> None:
     netacc, port = str(binaries() / "netacc"), str(free_port())
     server = lab.start("lat-server", [netacc, "lat", "--serve", "127.0.0.1", "--port", port])
     wait_listening(int(port), server)
-    asking = [netacc, "lat", "127.0.0.1", "--port", port, "-n", "3", "--json", "--size", str(8 << 20)]
+    command = [netacc, "lat", "127.0.0.1", "--port", port, "-n", "3", "--json", "--size", str(8 << 20)]
     chosen = ["--path", "stack", "--path", "tcp"]
-    done = subprocess.run(asking + chosen, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command + chosen, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     stack, tcp = json.loads(done.stdout)["paths"]
     assert stack["latency_ns"]["count"] == tcp["latency_ns"]["count"] == 3

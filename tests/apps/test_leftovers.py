@@ -66,7 +66,7 @@ def start_elsewhere(program: Path) -> None:
     assert text.endswith("status 0"), text
 
 
-def test_nothing_is_left_by_who_ends_in_good_order(program: Path) -> None:
+def test_an_orderly_end_leaves_nothing(program: Path) -> None:
     before = left()
     start_elsewhere(program)
     assert left() <= before
@@ -93,7 +93,7 @@ def test_however_it_ends(ending: str) -> None:
     assert not (SHM / text.split()[0]).exists()
 
 
-def test_what_the_killed_left_is_removed_by_the_next(program: Path) -> None:
+def test_files_of_the_killed_are_removed_by_the_next(program: Path) -> None:
     with server() as (process, folder):
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=20)
@@ -115,7 +115,7 @@ def test_the_last_to_leave_removes_it_though_others_were_killed() -> None:
         assert not folder.exists()
 
 
-def test_what_is_in_use_stays(program: Path) -> None:
+def test_files_in_use_stay(program: Path) -> None:
     with server() as (_, folder):
         before = (folder / "table").stat().st_ino
         start_elsewhere(program)
@@ -132,7 +132,7 @@ def test_the_table_takes_little_memory() -> None:
         assert (folder / "table").stat().st_blocks * 512 <= 32 << 10
 
 
-def test_what_is_in_use_in_another_pid_namespace_stays(program: Path) -> None:
+def test_files_in_use_in_another_pid_namespace_stay(program: Path) -> None:
     """There its process cannot be looked up: the lock shows that it lives, and then that it does not."""
     apart = ["unshare", "--net", "--pid", "--fork", "--kill-child", *APART[2:]]
     script = "import os\nprint(os.stat('/proc/self/ns/net').st_ino, flush=True)\n" + WAITS
@@ -160,7 +160,7 @@ def test_ss_clears_other_namespaces() -> None:
         assert not folder.exists()
 
 
-def test_what_other_users_have_put_there_is_left_alone(program: Path) -> None:
+def test_files_of_other_users_are_left_alone(program: Path) -> None:
     """A name that could be ours, with a pipe in it, or a link to a file of ours."""
     strange = [SHM / f"{PREFIX}1", SHM / f"{PREFIX}2"]
     try:

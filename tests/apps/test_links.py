@@ -25,16 +25,16 @@ DEDICATED = 256  # of `Sharing::AUTOMATIC` in core/driver
 def links(process: Process) -> dict[str, int]:
     """Links of a process: with streams, and without."""
     command = [str(binaries() / "netacc_ss"), "-p", str(process.pid), "-s", "qp", "--json"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    states = [link["state"] for link in json.loads(told.stdout)["qp"]]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    states = [link["state"] for link in json.loads(shown.stdout)["qp"]]
     return {state: states.count(state) for state in ("connected", "empty")}
 
 
 def streams_on_links(process: Process) -> list[int]:
     """How many streams each link of a process has."""
     command = [str(binaries() / "netacc_ss"), "-p", str(process.pid), "-s", "qp", "--json"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    return [link["streams"] for link in json.loads(told.stdout)["qp"]]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    return [link["streams"] for link in json.loads(shown.stdout)["qp"]]
 
 
 def wait_links(process: Process, connected: int, empty: int) -> None:
@@ -63,7 +63,7 @@ def test_so_many_empty_links_are_kept(lab: Lab, most: int, most_per: int, kept: 
     client = lab.start("many-peers", argv, accelerated=True, env=env, interactive=True)
     client.wait_line("exchanged")
     wait_links(client, SERVERS * CONNECTIONS, 0)
-    client.say("close them")
+    client.send_line("close them")
     client.wait_line("closed")
     # Those that are not kept go at once: nothing else ends a link here.
     wait_links(client, 0, kept)

@@ -111,9 +111,9 @@ class Master:
         await_that(lambda: not any(Path(f"/proc/{pid}").exists() for pid in self.started))
 
 
-def await_that(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def await_that(is_met: Callable[[], bool], timeout_s: float = 20.0) -> None:
     deadline = time.monotonic() + timeout_s
-    while not holds():
+    while not is_met():
         assert time.monotonic() < deadline, "it does not come about"
         time.sleep(0.01)
 

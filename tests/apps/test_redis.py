@@ -37,13 +37,13 @@ def start_server(lab: Lab, accelerated: bool) -> tuple[Process, int]:
     return server, port
 
 
-def ask(lab: Lab, port: int, *words: str) -> str:
+def query(lab: Lab, port: int, *words: str) -> str:
     """One command over a connection of its own, which is never accelerated."""
     return lab.run("redis-cli-native", ["redis-cli", "-p", str(port), *words])
 
 
 def info(lab: Lab, port: int, section: str) -> dict[str, str]:
-    pairs = (line.partition(":") for line in ask(lab, port, "INFO", section).splitlines())
+    pairs = (line.partition(":") for line in query(lab, port, "INFO", section).splitlines())
     return {key: value.strip() for key, _, value in pairs if value}
 
 
@@ -69,7 +69,7 @@ def test_benchmark(mode: Mode, threads: int, lab: Lab, results: Results) -> None
     for command in ("set", "get"):
         assert stats[f"cmdstat_{command}"].startswith(f"calls={requests},")
         assert "failed_calls=0" in stats[f"cmdstat_{command}"]
-    assert ask(lab, port, "DBSIZE").strip() == str(KEYS)
+    assert query(lab, port, "DBSIZE").strip() == str(KEYS)
     results.add(
         f"redis-benchmark x{threads}",
         mode,
@@ -85,11 +85,11 @@ def test_cli(mode: Mode, lab: Lab, results: Results) -> None:
     server, port = start_server(lab, mode.server)
     client = lab.start("redis-cli", ["redis-cli", "-p", str(port)], accelerated=mode.client, interactive=True)
     for number in range(50):
-        client.say(f"ECHO {number}")
+        client.send_line(f"ECHO {number}")
     large = blob(LARGE_BYTES // 2).hex()
-    client.say(f"SET large {large}")
-    client.say("GET large")
-    client.say("ECHO finished")
+    client.send_line(f"SET large {large}")
+    client.send_line("GET large")
+    client.send_line("ECHO finished")
     client.wait_line("finished")
     answers = client.stdout().splitlines()
     assert answers[:50] == [str(number) for number in range(50)]
@@ -110,7 +110,7 @@ def test_pipe(mode: Mode, lab: Lab) -> None:
     load = lab.load("redis-cli-pipe", ["sh", "-c", shell], mode)
     assert f"errors: 0, replies: {commands}" in load.printed
     for n in (0, 777, commands - 1):
-        assert ask(lab, port, "GET", f"key:{n}").strip() == sha256(str(n).encode())
+        assert query(lab, port, "GET", f"key:{n}").strip() == sha256(str(n).encode())
     lab.judge(mode, server=server, client=load, payload_bytes=script.stat().st_size, share=0.0)
 
 
@@ -126,7 +126,7 @@ def test_save_while_serving(mode: Mode, lab: Lab) -> None:
     while mode is Mode.SHM and counters.totals(server).streams_promoted < SAVING_CLIENTS:
         assert client.poll() is None, "the load has ended before its connections were on links"
     while client.poll() is None:
-        ask(lab, port, "BGSAVE")
+        query(lab, port, "BGSAVE")
         while info(lab, port, "persistence")["rdb_bgsave_in_progress"] == "1":
             assert server.poll() is None
         saves += 1

@@ -94,16 +94,16 @@ def test_a_right_program_is_right(build: str, case: str, programs: dict[str, Pat
     assert (natively.status, natively.err) == (0, "")
     seen = accelerated(tmp_path, [programs[build], case])
     # Of every child of a process with several threads, and the helper is one.
-    told = [
+    reported = [
         line for line in seen.err.splitlines() if "was not suspended. False leaks are possible" not in line
     ]
-    assert (seen.status, seen.out, told) == (0, natively.out, [])
+    assert (seen.status, seen.out, reported) == (0, natively.out, [])
     assert seen.link_bytes >= LEAST
 
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(("build", "case"), FINDINGS)
-def test_what_is_wrong_is_found(build: str, case: str, programs: dict[str, Path], tmp_path: Path) -> None:
+def test_faults_are_found(build: str, case: str, programs: dict[str, Path], tmp_path: Path) -> None:
     """Breaks if the runtime does not see a call because the library comes first."""
     natively = run(tmp_path, [programs[build], case])
     assert natively.status not in (0, 3), natively.err
@@ -128,7 +128,7 @@ def test_a_program_that_another_starts_runs_too(
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("build", ["address", "thread"])
-def test_what_it_starts_has_no_runtime(build: str, programs: dict[str, Path], tmp_path: Path) -> None:
+def test_started_programs_have_no_runtime(build: str, programs: dict[str, Path], tmp_path: Path) -> None:
     seen = accelerated(tmp_path, [programs[build], "starts"])
     assert (seen.status, seen.err) == (0, "")
     listed = seen.out.splitlines()[-1]

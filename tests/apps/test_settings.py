@@ -33,7 +33,7 @@ def echo(lab: Lab, server_env: dict[str, str], client_env: dict[str, str]) -> tu
     client, report = lab.client("echo-client", argv, accelerated=True, env=client_env)
     seen = counters.totals(server), counters.totals(client)
     for who, side in zip(("server", "client"), seen, strict=True):
-        lab.note(f"{who}: {side.describe()}")
+        lab.remark(f"{who}: {side.describe()}")
         assert side.all_bytes >= report.payload_bytes
     lab.dismiss(client)
     return seen
@@ -90,7 +90,7 @@ def test_tcp_first(lab: Lab) -> None:
     assert client.streams_promoted == CONNECTIONS and server.reasons["tcp-first"] == 0
 
 
-def test_tcp_first_until_somebody_asks(lab: Lab) -> None:
+def test_tcp_first_until_promotion_is_requested(lab: Lab) -> None:
     port = free_port()
     argv = ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
     wait_listening(port, lab.start("redis-server", argv, accelerated=True))
@@ -106,7 +106,7 @@ def test_tcp_first_until_somebody_asks(lab: Lab) -> None:
     load.stop()
 
 
-def test_shared_link_that_nobody_looks_at(lab: Lab) -> None:
+def test_shared_link_that_no_thread_polls(lab: Lab) -> None:
     """Breaks if a stream can be opened on a link only while a thread waits for another one on it."""
     # A byte has come back by the time of the second operation: the server has accepted, and can be found.
     env = {"NACC_SOR_CONN_PER_QP": "8", "NACC_PROMOTE_AFTER": "2"}
@@ -118,7 +118,7 @@ def test_shared_link_that_nobody_looks_at(lab: Lab) -> None:
         "holding-client", [*argv, "client", str(port)], accelerated=True, env=env, interactive=True
     )
     for opened in range(1, 6):
-        client.say("open")
+        client.send_line("open")
         client.wait_line(f"exchanged {opened}")
         # Both programs block, and neither on a connection that is on a link.
         wait_linked(client, server, opened)
@@ -143,7 +143,7 @@ def test_shared_link_of_many_streams_that_two_instances_watch(lab: Lab) -> None:
     )
     client.wait_line("exchanged")
     wait_linked(client, server, connections)
-    client.say("go on")
+    client.send_line("go on")
     client.wait_line("answered")
     seen = counters.totals(client)
     assert (seen.streams_promoted, seen.reasons["pledge-voided"]) == (connections, 0), seen.describe()

@@ -66,15 +66,15 @@ def test_redis_under_load(mode: Mode, side: str, lab: Lab) -> None:
     target = server if side == "server" else load
     for _ in range(ROUNDS):
         wait_linked(server, load, CLIENTS)
-        (said,) = switch("demote", target)
-        assert said["on_link"] == 0 and not said["allowed"]
+        (answer,) = switch("demote", target)
+        assert answer["on_link"] == 0 and not answer["allowed"]
         assert linked(server) == 0
         before = executed(lab, port)
         while executed(lab, port) < before + 20_000:
             assert load.poll() is None, "the load has failed"
         assert linked(server) == 0, "a connection went onto a link while the process was demoted"
-        (said,) = switch("promote", target)
-        assert said["allowed"]
+        (answer,) = switch("promote", target)
+        assert answer["allowed"]
     wait_linked(server, load, CLIENTS)
     assert load.poll() is None, "the load has failed"
     seen: Counters = counters.totals(server)
@@ -93,8 +93,8 @@ def test_nginx_under_load(mode: Mode, lab: Lab) -> None:
     load = lab.start("wrk", ["wrk", "-t", "2", "-c", str(CLIENTS), "-d", "8s", url], accelerated=True)
     for _ in range(3):
         wait_linked(load, load, CLIENTS)
-        (said,) = switch("demote", load)
-        assert said["on_link"] == 0
+        (answer,) = switch("demote", load)
+        assert answer["on_link"] == 0
         before = counters.totals(load).rx_bytes_tcp
         while counters.totals(load).rx_bytes_tcp < before + 1000 * test_nginx.PAGE_BYTES:
             assert load.poll() is None, "the load has ended"
@@ -124,18 +124,18 @@ def test_link_of_a_connection_that_left_it(mode: Mode, lab: Lab) -> None:
     )
     for number in (1, 2, 3):
         for _ in range(500):
-            program.say("exchange")
+            program.send_line("exchange")
             program.wait_line("done")
             if counters.totals(program).streams_promoted >= 2 * number:
                 break
         assert counters.totals(program).streams_promoted == 2 * number, f"connection {number} is on no link"
-        program.say("leave")
+        program.send_line("leave")
         program.wait_line("done")
     lab.dismiss(program)
 
 
 @pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
-def test_where_there_is_room_a_write_is_taken(mode: Mode, lab: Lab) -> None:
+def test_a_write_is_taken_where_there_is_room(mode: Mode, lab: Lab) -> None:
     """The server stands still again and again: promotions are often half done when the client writes."""
     port, at_once = free_port(), {"NACC_FAST_CONNECT": "1"}
     module = [sys.executable, "-m", "tests.apps.programs.echo_server"]

@@ -54,7 +54,7 @@ def test_every_way_to_name_an_item_is_an_arrow(tmp_path: Path, use: str) -> None
         "use log::log; fn g() { log::f(); }",
     ],
 )
-def test_what_is_outside_local_or_a_test_is_none(tmp_path: Path, use: str) -> None:
+def test_outside_local_and_test_items_are_no_arrows(tmp_path: Path, use: str) -> None:
     low = "pub fn f() {} pub struct Thing;"
     found = ends(arrows_of(tmp_path, {"lib.rs": ROOT, "low.rs": low, "high.rs": use}))
     assert not any(target == "low" for source, target in found if source.startswith("high"))

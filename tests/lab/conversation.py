@@ -13,7 +13,7 @@ from tests.apps.lib.paths import REPO, binaries
 from tests.lab.lib import COMMAND_SECONDS, UpLab, line_from
 
 STEADY = str(REPO / "tests/lab/programs/steady.py")
-SERVER, PORT, TOLD = "10.99.0.1", "7002", "/tmp/steady"
+SERVER, PORT, PROGRESS_FILE = "10.99.0.1", "7002", "/tmp/steady"
 # Where links for that port are accepted.
 LINK_PORT = int(PORT) + 20000
 # A test of a conversation may wait for several things, each for as long as a command may take.
@@ -32,7 +32,7 @@ class Conversation:
 
     def blocks(self) -> int:
         """So many have come back."""
-        return int(json.loads(self.lab.out(2, "cat", TOLD))["blocks"])
+        return int(json.loads(self.lab.out(2, "cat", PROGRESS_FILE))["blocks"])
 
     def counters(self) -> Counters:
         """Those of the first host's end."""
@@ -64,11 +64,11 @@ class Conversation:
     def wait_for_progress(self, blocks: int = 100) -> None:
         """Until so many more blocks have come back."""
         goal = self.blocks() + blocks
-        self.lab.wait_for(2, f'[ "$(sed "s/[^0-9]*\\([0-9]*\\).*/\\1/" {TOLD})" -ge {goal} ]')
+        self.lab.wait_for(2, f'[ "$(sed "s/[^0-9]*\\([0-9]*\\).*/\\1/" {PROGRESS_FILE})" -ge {goal} ]')
 
     def end(self) -> float:
         """Ends it in good order; the longest time that a block took."""
-        self.lab.out(2, "touch", f"{TOLD}.stop")
+        self.lab.out(2, "touch", f"{PROGRESS_FILE}.stop")
         printed, _ = self.asker.communicate(timeout=COMMAND_SECONDS)
         assert self.asker.returncode == 0, printed
         return float(_record(printed)["longest"])
@@ -77,8 +77,8 @@ class Conversation:
         """How it has ended by itself: the error, and the longest time that a block took, the last too."""
         printed, _ = self.asker.communicate(timeout=COMMAND_SECONDS)
         assert self.asker.returncode == 1, printed
-        told = _record(printed)
-        return str(told["error"]), float(told["longest"])
+        summary = _record(printed)
+        return str(summary["error"]), float(summary["longest"])
 
 
 def _record(printed: str) -> dict[str, Any]:
@@ -95,15 +95,15 @@ def _counter(name: str, pid: str) -> str:
 
 def begin(lab: UpLab, **env: str) -> Conversation:
     """A conversation that has begun, with these in the environment of the end that connects."""
-    lab.out(2, "rm", "-f", TOLD, f"{TOLD}.stop")
+    lab.out(2, "rm", "-f", PROGRESS_FILE, f"{PROGRESS_FILE}.stop")
     run = [str(binaries() / "netacc_run"), sys.executable, STEADY]
     server = lab.start(1, *run, "serve", SERVER, PORT, seconds=SECONDS)
     words = line_from(server.stdout).split()
     assert words[:2] == ["listening", "as"]
     pairs = (f"{name}={value}" for name, value in env.items())
-    asker = lab.start(2, "env", *pairs, *run, "ask", SERVER, PORT, TOLD, seconds=SECONDS)
-    lab.wait_for(2, f"test -e {TOLD}")
-    client = str(json.loads(lab.out(2, "cat", TOLD))["pid"])
+    asker = lab.start(2, "env", *pairs, *run, "ask", SERVER, PORT, PROGRESS_FILE, seconds=SECONDS)
+    lab.wait_for(2, f"test -e {PROGRESS_FILE}")
+    client = str(json.loads(lab.out(2, "cat", PROGRESS_FILE))["pid"])
     return Conversation(lab, words[2], client, asker)
 
 

@@ -101,8 +101,8 @@ class UpLab:
     def answers(self, seconds: int = ANSWER_SECONDS) -> bool:
         """Whether every host runs a command within so long, and reaches the other one."""
         hosts = range(1, len(self.record["hosts"]) + 1)
-        look = ["bash", "-c", REACHES_PEER]
-        runs = (netacc_lab(*self.argv(host, look, seconds)[2:]) for host in hosts)
+        probe = ["bash", "-c", REACHES_PEER]
+        runs = (netacc_lab(*self.argv(host, probe, seconds)[2:]) for host in hosts)
         return all(result.returncode == 0 for result in runs)
 
     def boot_again(self) -> None:
@@ -134,8 +134,8 @@ def attempts() -> Iterator[int]:
 
 def fabric(lab: UpLab, *requests: dict[str, Any]) -> list[dict[str, Any]]:
     """What the process with a lab's eRDMA functions answers to requests (models/erdma/README.md)."""
-    asking = itertools.chain.from_iterable(("--request", json.dumps(request)) for request in requests)
-    result = netacc_lab("fabric", "--name", lab.name, *asking)
+    requests_of = itertools.chain.from_iterable(("--request", json.dumps(request)) for request in requests)
+    result = netacc_lab("fabric", "--name", lab.name, *requests_of)
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 

@@ -40,7 +40,7 @@ def test_input_arrives_whole(rxe: UpLab) -> None:
     assert result.stdout.split()[0] == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_input_that_nobody_reads_stops_nothing(rxe: UpLab) -> None:
+def test_unread_input_stops_nothing(rxe: UpLab) -> None:
     assert rxe.run(1, "true", text="x" * 1_000_000).returncode == 0
 
 
@@ -65,11 +65,11 @@ def test_writes_last_only_where_they_were_allowed_to(rxe: UpLab, kept: Path, tmp
     assert rxe.out(2, "cat", f"{kept}/from-here") == "three\n"
 
 
-def test_what_a_command_left_running_is_not_waited_for(rxe: UpLab) -> None:
+def test_processes_left_by_a_command_are_not_awaited(rxe: UpLab) -> None:
     assert rxe.out(1, "sh", "-c", "sleep 1000 & echo $!").strip().isdigit()
 
 
-def test_a_command_ends_with_whoever_asked_for_it(rxe: UpLab) -> None:
+def test_a_command_ends_with_its_requester(rxe: UpLab) -> None:
     """By the hang-up alone: the command that looks takes the port of the one that came first."""
     running = [rxe.start(1, "sh", "-c", "echo $$; exec sleep 1000") for _ in range(2)]
     pids = [line_from(process.stdout).strip() for process in running]
@@ -78,7 +78,7 @@ def test_a_command_ends_with_whoever_asked_for_it(rxe: UpLab) -> None:
         rxe.wait_for(1, f"[ ! -e /proc/{pid} ]")
 
 
-def test_a_port_is_usable_after_somebody_was_killed_in_a_flood(rxe: UpLab) -> None:
+def test_a_port_is_usable_after_a_command_was_killed_in_a_flood(rxe: UpLab) -> None:
     """Anywhere in a frame."""
     for _ in range(3):
         flood = rxe.start(1, "yes")
@@ -155,7 +155,7 @@ def test_a_host_that_reaches_nobody_is_noticed() -> None:
         down(lab.name)
 
 
-def test_a_lab_of_which_a_host_stands_still_is_booted_again() -> None:
+def test_a_lab_with_a_hung_host_is_booted_again() -> None:
     """Breaks if one kernel that hangs costs all tests that follow."""
     lab = up(f"still-{os.getpid()}", "--hosts", "1")
     try:
@@ -193,7 +193,7 @@ def test_packets_can_be_carried_at_real_time_priority() -> None:
         down(lab.name)
 
 
-def test_what_is_not_there_is_said(rxe: UpLab) -> None:
+def test_missing_labs_and_hosts_are_reported(rxe: UpLab) -> None:
     assert down("never-started").returncode == 125
     missing = netacc_lab("exec", "--name", rxe.name, "3", "true")
     assert missing.returncode == 2

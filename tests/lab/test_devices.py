@@ -73,7 +73,7 @@ def test_latency_of_writes_of_all_sizes(erdma: UpLab) -> None:
     assert server.returncode == 0
 
 
-def test_the_link_is_as_bad_as_it_was_asked_to_be(rxe: UpLab) -> None:
+def test_the_link_has_the_requested_impairment(rxe: UpLab) -> None:
     for host in (1, 2):
         discipline = rxe.out(host, "tc", "qdisc", "show", "dev", "lab0")
         assert "netem" in discipline
@@ -86,7 +86,7 @@ def test_the_link_is_no_worse(siw: UpLab) -> None:
         assert "netem" not in siw.out(host, "tc", "qdisc", "show", "dev", "lab0")
 
 
-def test_what_verbs_need_is_allowed(rxe: UpLab) -> None:
+def test_the_limits_allow_verbs(rxe: UpLab) -> None:
     limits = rxe.out(1, "sh", "-c", "ulimit -l; ulimit -n; ls /dev/infiniband")
     assert limits.split()[0] == "unlimited"
     assert int(limits.split()[1]) >= 65536

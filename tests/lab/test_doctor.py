@@ -44,7 +44,7 @@ def test_a_device_that_works(kind: str, request: pytest.FixtureRequest) -> None:
         assert interfaces["ERI"]["status"] == "absent" and interfaces["ERI"]["fix"]
 
 
-def test_what_stands_in_the_way(siw: UpLab) -> None:
+def test_obstacles_are_reported(siw: UpLab) -> None:
     """An address without a device, little memory to lock, and a port for links that another program has."""
     siw.start(1, "/usr/bin/python3", "-m", "http.server", "26379")
     siw.wait_for(1, "ss -tln | grep -q :26379")

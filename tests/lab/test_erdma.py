@@ -13,7 +13,7 @@ import pytest
 
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import BOOT_SECONDS, UpLab, down, fabric, line_from, link, netacc_lab, up
-from tests.lab.test_limits import AS_NOBODY, ask, asking, serve
+from tests.lab.test_limits import AS_NOBODY, ask, client_command, serve
 from tests.lab.test_programs import Device, until_on_links
 
 # The functions' settings for a loss of 0.5%, a delay of 3 ms and 500 Mbit/s.
@@ -43,8 +43,8 @@ def test_the_link_is_changed_for_the_card_and_for_the_functions(erdma: UpLab) ->
     before = fabric(erdma, {"get": "settings"})
     link(erdma, "--loss", "0.5%", "--delay", "3ms", "--rate", "500mbit")
     (settings,) = fabric(erdma, {"get": "settings"})
-    told = json.dumps(settings)
-    assert all(f'"{name}": {value}' in told for name, value in WIRE.items()), told
+    reported = json.dumps(settings)
+    assert all(f'"{name}": {value}' in reported for name, value in WIRE.items()), reported
     for host in (1, 2):
         assert "delay 3ms" in erdma.out(host, "tc", "qdisc", "show", "dev", "lab0")
     link(erdma)
@@ -70,13 +70,13 @@ def test_programs_of_an_ordinary_user(erdma: UpLab) -> None:
     """Both ends. The device's file is everybody's; memory is locked as the user's limit allows."""
     device = Device(erdma, "native", loses=False)
     server = serve(device, "7006", *AS_NOBODY)
-    asked = (*AS_NOBODY, *device.accelerated(*asking("7006", 2)))
+    asked = (*AS_NOBODY, *device.accelerated(*client_command("7006", 2)))
     counters = until_on_links(device, server, lambda _: ask(erdma, *asked))
     assert counters.link_bytes > 0
 
 
 @pytest.mark.long
-def test_the_end_of_the_functions_is_told() -> None:
+def test_the_end_of_the_functions_is_reported() -> None:
     """Breaks if a host whose device does nothing any more passes for one that is only slow."""
     name = f"gone-{os.getpid()}"
     lab = up(name, "--rdma", "erdma")
@@ -84,8 +84,8 @@ def test_the_end_of_the_functions_is_told() -> None:
         os.kill(process_with_functions(name), signal.SIGKILL)
         result = netacc_lab("exec", "--name", name, "1", "echo", "alive")
         assert (result.returncode, result.stdout) == (0, "alive\n"), "the host itself goes on"
-        for told in (result.stderr, netacc_lab("status").stdout):
-            assert "netacc-erdma: it has ended" in told
+        for reported in (result.stderr, netacc_lab("status").stdout):
+            assert "netacc-erdma: it has ended" in reported
         refused = netacc_lab("fabric", "--name", name, "--request", '{"get":"counters"}')
         assert refused.returncode == 125 and "it has ended" in refused.stderr
     finally:
@@ -93,7 +93,7 @@ def test_the_end_of_the_functions_is_told() -> None:
 
 
 @pytest.mark.long
-def test_a_run_tells_of_their_end_and_takes_them_with_it() -> None:
+def test_a_run_reports_their_end_and_ends_them() -> None:
     command = ["sh", "-c", "echo up; read line; echo $line"]
     lab_run = [str(binaries() / "netacc"), "lab", "run", "-q", "--rdma", "erdma", "--", *command]
     with subprocess.Popen(
@@ -117,7 +117,7 @@ def test_down_ends_the_functions() -> None:
         assert select.select([ended], [], [], 60)[0]
 
 
-def test_a_driver_that_no_package_has_is_asked_for() -> None:
+def test_a_driver_without_a_package_is_requested() -> None:
     result = netacc_lab("setup", "--rdma", "erdma", "--driver", "alibaba")
     assert result.returncode == 125
     assert "--driver-module" in result.stderr and "erdma.ko" in result.stderr
@@ -135,7 +135,7 @@ def test_a_module_for_another_kernel_is_refused(tmp_path: Path) -> None:
     assert missing.returncode == 125 and "none.ko" in missing.stderr
 
 
-def test_an_old_emulator_is_told_where_nothing_may_be_downloaded(tmp_path: Path) -> None:
+def test_an_old_emulator_is_reported_where_downloads_are_forbidden(tmp_path: Path) -> None:
     """Breaks if a machine is booted by a QEMU without vfio-user, which only says that an option is wrong."""
     found = json.loads(netacc_lab("setup", "--json", "--rdma", "erdma", seconds=2 * BOOT_SECONDS).stdout)
     cache = Path(found["module"]).parents[2]

@@ -117,14 +117,14 @@ BUILT = ("--binaries", str(binaries()))
 ADDRESSES = ("--addresses", "10.99.0.1,fd99::1", "10.99.0.2,fd99::2")
 
 
-def test_what_is_missing_is_said_first(kit: Kit) -> None:
+def test_missing_tools_are_reported_first(kit: Kit) -> None:
     ended = kit.run("--binaries", str(kit.folder / "nowhere"), *ADDRESSES)
     ended.expect(1)
     assert "netacc_run" in ended.ran.stderr and "==> redis" not in ended.ran.stderr
     assert ended.runs.keys() == {"preflight"} and ended.runs["preflight"].status == "unfinished"
 
 
-def test_a_host_that_cannot_be_reached_is_told(kit: Kit) -> None:
+def test_a_host_that_cannot_be_reached_is_reported(kit: Kit) -> None:
     """No traceback, and the request is on record."""
     ended = kit.run("--ssh", "ssh -F /dev/null -o ConnectTimeout=5 -p 9 -o BatchMode=yes", *ADDRESSES)
     ended.expect(1)
@@ -146,13 +146,13 @@ def test_from_nothing_to_programs_on_two_machines(kit: Kit) -> None:
         "10.99.0.2",
     ]
     assert ended.figures("properties")["counts"]["programs"] == 2
-    told = json.loads(ended.ran.stdout)
-    assert {name: step["failures"] for name, step in told["steps"].items()} == {
+    reported = json.loads(ended.ran.stdout)
+    assert {name: step["failures"] for name, step in reported["steps"].items()} == {
         name: {} for name in steps[1:4]
     }
 
 
-def test_what_fails_is_told_by_the_exit_status(kit: Kit) -> None:
+def test_failures_set_the_exit_status(kit: Kit) -> None:
     """A deployment of ours that does not work; the results of the others are on record all the same."""
     broken = kit.folder / "broken"
     broken.mkdir()

@@ -63,7 +63,7 @@ def test_a_run_reads_as_a_simulated_one_does(tmp_path: Path) -> None:
     assert abs(group["p50_ns"] - 20_000) < 40 and abs(group["p99_ns"] - 40_000) < 80
 
 
-def test_what_failed_is_in_the_record(tmp_path: Path) -> None:
+def test_failures_are_in_the_record(tmp_path: Path) -> None:
     run = record("redis", "none")
     run.failures["round 1, tcp"] = "redis-server did not start"
     run.write(tmp_path / "redis")
@@ -97,10 +97,10 @@ def test_placements_are_compared_and_drawn(tmp_path: Path) -> None:
     record("redis", "none", rounds=rounds).write(tmp_path / "none/redis")
     plot = tmp_path / "latencies.svg"
     command = [sys.executable, "-m", "ci.eri.report", str(tmp_path), "--plot", str(plot)]
-    told = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True).stdout
-    lines = [line.replace(" ", "") for line in told.splitlines()]
+    reported = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True).stdout
+    lines = [line.replace(" ", "") for line in reported.splitlines()]
     assert "|ib_write_lat2B|16.00/32.00|24.00/48.00(1.50)|" in lines
-    assert any(line.startswith("|stack|16.0") and line.endswith("(1.50)|") for line in lines), told
+    assert any(line.startswith("|stack|16.0") and line.endswith("(1.50)|") for line in lines), reported
     assert "|redis-single|fails:signal11||1000set/s;90%onlinks||" in lines
     assert "|messages_per_s|fails|fails|10,000(9,000to12,000)||" in lines
     assert "|gbit_per_s|fails|fails|0.1(0.09to0.12)||" in lines
@@ -108,7 +108,7 @@ def test_placements_are_compared_and_drawn(tmp_path: Path) -> None:
     assert plot.read_text().startswith("<?xml")
 
 
-def test_nothing_recorded_is_told(tmp_path: Path) -> None:
+def test_an_empty_record_is_reported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ci.eri.report", str(tmp_path)]
     ran = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
     assert ran.returncode == 1 and "no recorded runs" in ran.stderr
@@ -142,18 +142,18 @@ def test_rsockets_that_are_not_installed_do_not_run_on_tcp(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wrong", [["--placement", "a/b"], ["--env", "x"], ["--steps", "nothing"]])
-def test_wrong_arguments_are_told(wrong: list[str]) -> None:
+def test_wrong_arguments_are_reported(wrong: list[str]) -> None:
     command = [sys.executable, "-m", "ci.eri", "a", "b", "--addresses", "10.0.0.1", "10.0.0.2", *wrong]
     ran = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
     assert ran.returncode == 2 and wrong[1] in ran.stderr
 
 
 CREATE = str(REPO / "ci/eri/create.sh")
-ASKED = ("--region", "r", "--vswitch", "v", "--security-group", "g", "--key-pair", "k", "--image", "i")
+REQUIRED = ("--region", "r", "--vswitch", "v", "--security-group", "g", "--key-pair", "k", "--image", "i")
 
 
 def created(*more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([CREATE, *ASKED, *more], capture_output=True, text=True, check=False)
+    return subprocess.run([CREATE, *REQUIRED, *more], capture_output=True, text=True, check=False)
 
 
 def test_instances_are_created_with_elastic_rdma_interfaces() -> None:
@@ -165,6 +165,6 @@ def test_instances_are_created_with_elastic_rdma_interfaces() -> None:
 
 
 @pytest.mark.parametrize("wrong", [("--placement", "far"), ("--what",), ("--type",), ("--image", "")])
-def test_create_tells_wrong_arguments(wrong: tuple[str, ...]) -> None:
+def test_create_reports_wrong_arguments(wrong: tuple[str, ...]) -> None:
     ran = created(*wrong)
     assert ran.returncode == 2 and "Usage" in ran.stderr and not ran.stdout

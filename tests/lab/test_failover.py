@@ -54,7 +54,7 @@ def test_a_device_is_taken_away_and_comes_back(hosts: Hosts) -> None:
     conversation.wait_for_progress()
     hosts.bring_device()
     comes_back(conversation)
-    hosts.tell("device removed", conversation.end())
+    hosts.report("device removed", conversation.end())
 
 
 @on("siw")
@@ -75,7 +75,7 @@ def test_a_queue_pair_is_put_into_error(hosts: Hosts, host: int) -> None:
     assert "state ACTIVE" in hosts.lab.out(host, "rdma", "link", "show", f"{hosts.device}/1")
     assert conversation.links_failed() >= 1
     comes_back(conversation)
-    hosts.tell(f"queue pair in error at the {'acceptor' if host == 1 else 'opener'}", conversation.end())
+    hosts.report(f"queue pair in error at the {'acceptor' if host == 1 else 'opener'}", conversation.end())
 
 
 @on(long=("erdma",))
@@ -88,7 +88,7 @@ def test_a_function_reports_a_fatal_error(hosts: Hosts, function: int) -> None:
     conversation.wait_for_progress()
     assert conversation.links_failed() >= 1
     comes_back(conversation)
-    hosts.tell(f"fatal error at the {('acceptor', 'opener')[function]}", conversation.end())
+    hosts.report(f"fatal error at the {('acceptor', 'opener')[function]}", conversation.end())
 
 
 @on(long=("erdma",))
@@ -100,11 +100,11 @@ def test_a_function_sends_nothing_any_more(hosts: Hosts) -> None:
     assert conversation.links_silent() >= 1
     fabric(hosts.lab, {"set": {"stall_transmit": False}})
     comes_back(conversation)
-    hosts.tell("function silent", conversation.end())
+    hosts.report("function silent", conversation.end())
 
 
 @on("siw", long=("rxe",))
-def test_a_firewall_drops_what_is_rdma(hosts: Hosts) -> None:
+def test_a_firewall_drops_rdma_packets(hosts: Hosts) -> None:
     """TCP goes on, and no device reports it.
 
     SoftRoCE finds that nothing is acknowledged. Soft-iWARP would find that as late as TCP does, on which it
@@ -123,7 +123,7 @@ def test_a_firewall_drops_what_is_rdma(hosts: Hosts) -> None:
     for host in (1, 2):
         hosts.lab.out(host, "tc", "qdisc", "del", "dev", "lab0", "clsact")
     comes_back(conversation)
-    hosts.tell("firewall", conversation.end())
+    hosts.report("firewall", conversation.end())
 
 
 def what_is_rdma(kind: str, host: int) -> str:
@@ -150,11 +150,11 @@ def test_the_interface_is_down_for_a_while(hosts: Hosts) -> None:
     hosts.lab.out(1, "ip", "link", "set", "lab0", "up")
     conversation.wait_for_progress()
     comes_back(conversation)
-    hosts.tell("interface down", conversation.end(), LONGEST_CUT)
+    hosts.report("interface down", conversation.end(), LONGEST_CUT)
 
 
 @on(long=("rxe",))
-def test_who_is_cut_off_when_its_link_fails_gets_another_one(hosts: Hosts) -> None:
+def test_a_peer_cut_off_when_its_link_fails_gets_another_link(hosts: Hosts) -> None:
     """SoftRoCE does not survive a message of its connection manager that finds no way.
 
     Whichever end is waited for, the other one's link fails while its interface is down, and it must keep that
@@ -168,7 +168,7 @@ def test_who_is_cut_off_when_its_link_fails_gets_another_one(hosts: Hosts) -> No
         hosts.lab.out(host, "ip", "link", "set", "lab0", "up")
     conversation.wait_for_progress()
     comes_back(conversation)
-    hosts.tell("both interfaces down", conversation.end(), LONGEST_CUT)
+    hosts.report("both interfaces down", conversation.end(), LONGEST_CUT)
 
 
 @on("siw", long=("rxe", "erdma"))
@@ -178,7 +178,7 @@ def test_a_peer_that_is_killed_is_noticed(hosts: Hosts) -> None:
     error, longest = conversation.failure()
     # Never the end of a stream that has all its bytes.
     assert error in ("ConnectionResetError", "BrokenPipeError")
-    hosts.tell("peer killed", longest)
+    hosts.report("peer killed", longest)
 
 
 @on(long=("rxe", "siw", "erdma"))
@@ -190,4 +190,4 @@ def test_one_packet_of_twenty_is_lost(hosts: Hosts) -> None:
     link(hosts.lab)
     conversation.wait_for_promotions(conversation.counters().streams_demoted + 1)
     conversation.wait_for_progress()
-    hosts.tell("5 % loss", conversation.end())
+    hosts.report("5 % loss", conversation.end())

@@ -19,8 +19,8 @@ def test_every_path_is_measured(siw: UpLab, size: int) -> None:
     server = siw.start(1, NETACC, "lat", "--serve", SERVER)
     lines = {line_from(server.stdout).strip() for _ in range(2)}
     assert lines == {f"listening at {SERVER}:18515", f"raw links at {SERVER}:18516"}
-    asking = (NETACC, "lat", SERVER, "--size", str(size), "-n", "100", "--json")
-    report = json.loads(siw.out(2, *asking))
+    client_command = (NETACC, "lat", SERVER, "--size", str(size), "-n", "100", "--json")
+    report = json.loads(siw.out(2, *client_command))
     assert (report["size"], report["count"]) == (size, 100)
     assert [path["path"] for path in report["paths"]] == PATHS
     for path in report["paths"]:
@@ -35,11 +35,11 @@ def test_every_path_is_measured(siw: UpLab, size: int) -> None:
         if stack["link_share"] > 0.9:
             break
         # It does not wait for a link for ever, and an emulated machine may be that slow.
-        (stack,) = json.loads(siw.out(2, *asking, "--path", "stack"))["paths"]
+        (stack,) = json.loads(siw.out(2, *client_command, "--path", "stack"))["paths"]
     assert stack["link_share"] > 0.9, "the program's bytes went over the link"
 
 
-def test_what_cannot_be_measured_is_told(siw: UpLab) -> None:
+def test_paths_that_cannot_be_measured_are_reported(siw: UpLab) -> None:
     """Without a server each path reports it, and so does the exit status."""
     result = siw.run(2, NETACC, "lat", SERVER, "--port", "18600", "-n", "10", "--json")
     assert result.returncode == 1

@@ -64,19 +64,19 @@ def serve(device: Device, port: str, *before: str) -> str:
     return words[2]
 
 
-def asking(port: str, connections: int) -> tuple[str, ...]:
+def client_command(port: str, connections: int) -> tuple[str, ...]:
     """A client with so many connections at a time."""
     return PYTHON, ECHO, "ask", SERVER, port, str(MESSAGES // connections), str(connections)
 
 
-def ask(lab: UpLab, *command: str) -> None:
+def run_clients(lab: UpLab, *command: str) -> None:
     assert lab.out(2, *command).endswith(" answers as asked\n"), "whole, on whichever path"
 
 
 def counted(device: Device, pid: str, reason: str, *command: str) -> Counters:
     """Conversations until the server has counted the reason; its counters then."""
     for _ in attempts():
-        ask(device.lab, *command)
+        run_clients(device.lab, *command)
         counters = device.counters(pid)
         if counters.reasons[reason] > 0:
             break
@@ -95,10 +95,10 @@ def also_long(role: str) -> list[Any]:
 def test_a_server_that_runs_out(device: Device, limit: str) -> None:
     before, reason, connections = LIMITS[limit]
     pid = serve(device, "7004", *before)
-    counted(device, pid, reason, *device.accelerated(*asking("7004", connections)))
+    counted(device, pid, reason, *device.accelerated(*client_command("7004", connections)))
     # It lives, and goes on taking connections, accelerated or not.
-    ask(device.lab, *asking("7004", 2))
-    ask(device.lab, *device.accelerated(*asking("7004", connections)))
+    run_clients(device.lab, *client_command("7004", 2))
+    run_clients(device.lab, *device.accelerated(*client_command("7004", connections)))
 
 
 def has_run_out(client: dict[str, Any], reason: str, connections: int) -> bool:
@@ -114,11 +114,11 @@ def test_a_client_that_runs_out(device: Device, limit: str) -> None:
     """The reason is its own limit, and not an absent peer."""
     before, reason, connections = LIMITS[limit]
     serve(device, "7005")
-    told = f"/tmp/{limit.replace(' ', '-')}.json"
+    reported = f"/tmp/{limit.replace(' ', '-')}.json"
     for _ in attempts():
-        program = device.accelerated(*asking("7005", connections))
-        ask(device.lab, *before, "env", f"NETACC_EXIT_STATS={told}", *program)
-        last = json.loads(device.lab.out(2, "tail", "-n", "1", told))
+        program = device.accelerated(*client_command("7005", connections))
+        run_clients(device.lab, *before, "env", f"NETACC_EXIT_STATS={reported}", *program)
+        last = json.loads(device.lab.out(2, "tail", "-n", "1", reported))
         if has_run_out(last, reason, connections):
             break
     assert has_run_out(last, reason, connections), last

@@ -21,8 +21,8 @@ SERVER, PORT = "10.99.0.1", "7003"
 
 def counted(lab: UpLab, server: str) -> tuple[int, int]:
     """Links that a server has had, and connections that got onto one."""
-    asking = (str(binaries() / "netacc_ss"), "-p", server, "-s", "cnt", "--json")
-    counters = json.loads(lab.out(1, *asking))["cnt"]
+    client_command = (str(binaries() / "netacc_ss"), "-p", server, "-s", "cnt", "--json")
+    counters = json.loads(lab.out(1, *client_command))["cnt"]
     return counters.get("links_established", 0), counters.get("streams_promoted", 0)
 
 
@@ -37,8 +37,8 @@ def links_made(lab: UpLab, connections: int, rounds: int, **settings: str) -> tu
     for number in attempts():
         # Longer each time, because the time to get onto a link is not known.
         messages = str(60 << min(number, 4))
-        asked = lab.out(2, *run, "ask", SERVER, PORT, messages, str(connections), str(rounds))
-        assert asked == f"{messages} answers as asked\n"
+        answers = lab.out(2, *run, "ask", SERVER, PORT, messages, str(connections), str(rounds))
+        assert answers == f"{messages} answers as asked\n"
         before = links, streams
         links, streams = counted(lab, words[2])
         if streams - before[1] >= 3 * connections * rounds / 4:
@@ -55,7 +55,7 @@ def test_streams_share_links_and_links_are_used_again(iwarp: UpLab) -> None:
     assert links <= 3, f"{links} links for {streams} streams"
 
 
-def test_connections_that_end_at_once_cost_nobody_the_listener(iwarp: UpLab) -> None:
+def test_connections_that_end_at_once_do_not_block_the_listener(iwarp: UpLab) -> None:
     """Breaks if a client that connects to the port of links, and leaves again, ends it for all others."""
     run = [str(binaries() / "netacc_run"), sys.executable, ECHO]
     server = iwarp.start(1, *run, "threaded", SERVER, PORT)
@@ -89,8 +89,8 @@ def test_many_streams_get_onto_one_link_at_once(iwarp: UpLab) -> None:
     streams = 0
     for number in attempts():
         rounds = 2 << min(number, 4)
-        asked = iwarp.out(2, *run, "ask", SERVER, "7011", str(connections), str(rounds))
-        assert asked == f"{connections * (rounds + 2)} answers as asked\n"
+        answers = iwarp.out(2, *run, "ask", SERVER, "7011", str(connections), str(rounds))
+        assert answers == f"{connections * (rounds + 2)} answers as asked\n"
         before, streams = streams, counted(iwarp, words[2])[1]
         if streams - before >= connections / 2:
             break
@@ -125,8 +125,8 @@ def test_ten_thousand_streams_share_three_links(device: str) -> None:
         server = lab.start(1, *run, "serve", SERVER, "7012", seconds=seconds)
         assert line_from(server.stdout).startswith("listening as ")
         client = lab.start(2, *run, "ask", SERVER, "7012", str(connections), "1", seconds=seconds)
-        asked, _ = client.communicate()
-        assert asked == f"{3 * connections} answers as asked\n"
+        answers, _ = client.communicate()
+        assert answers == f"{3 * connections} answers as asked\n"
         counters = json.loads(lab.out(2, "cat", kept))["cnt"]
     finally:
         lab.end_commands()
@@ -163,7 +163,7 @@ def in_turn(lab: UpLab, connections: int, **settings: str) -> Iterator[str]:
     lab.out(1, "kill", server)
 
 
-def test_a_shared_link_that_the_program_does_not_look_at_takes_streams(iwarp: UpLab) -> None:
+def test_a_shared_link_that_the_program_does_not_poll_takes_streams(iwarp: UpLab) -> None:
     """The acceptor blocks on the very connection that is to get onto the link of the one before."""
     with in_turn(iwarp, 3, NACC_SOR_CONN_PER_QP="4") as server:
         assert counted(iwarp, server)[0] >= 1

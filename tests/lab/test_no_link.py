@@ -70,12 +70,12 @@ class Quick:
     def end(self) -> None:
         self.lab.out(1, "kill", "-KILL", self.server)
 
-    def ask(self, *launcher: str, answers: int = ANSWERS) -> Taken:
+    def measure(self, *launcher: str, answers: int = ANSWERS) -> Taken:
         """Several processes, one after the other."""
         taken = Taken()
-        asking = (QUICK, "ask", SERVER, str(PORT), str(CONNECTIONS), str(answers))
+        client_command = (QUICK, "ask", SERVER, str(PORT), str(CONNECTIONS), str(answers))
         for _ in range(PROCESSES):
-            seconds = json.loads(self.lab.out(2, *launcher, sys.executable, *asking))
+            seconds = json.loads(self.lab.out(2, *launcher, sys.executable, *client_command))
             assert len(seconds) == CONNECTIONS
             taken.firsts.append(seconds[0])
             taken.each += seconds
@@ -105,7 +105,7 @@ def native(quick: Quick, known: dict[str, Taken]) -> Taken:
     """The same without the library, once for each lab."""
     if quick.lab.name not in known:
         quick.serve()
-        known[quick.lab.name] = quick.ask()
+        known[quick.lab.name] = quick.measure()
         quick.end()
     return known[quick.lab.name]
 
@@ -131,7 +131,7 @@ def test_another_program_has_the_port_for_links(quick: Quick, native: Taken) -> 
     holder = quick.lab.start(1, sys.executable, "-c", HOLDER)
     assert line_from(holder.stdout) == "holds it\n"
     quick.serve(*accelerated())
-    judge(quick.ask(*accelerated()), native)
+    judge(quick.measure(*accelerated()), native)
     expect_tcp(quick.counters())
 
 
@@ -140,13 +140,13 @@ def test_another_program_wants_the_port_for_links(quick: Quick, native: Taken) -
     quick.serve(*accelerated())
     for number in attempts():
         # Longer each time: the way to a link takes what it takes.
-        quick.ask(*accelerated(), answers=100 << min(number, 5))
+        quick.measure(*accelerated(), answers=100 << min(number, 5))
         if quick.counters().link_bytes > 0:
             break
     assert quick.counters().link_bytes > 0, "the port for links is open"
-    told = quick.lab.out(1, sys.executable, "-c", TRY).strip()
-    assert told == {"siw": "EADDRINUSE", "rxe": "free"}[quick.kind]
-    judge(quick.ask(*accelerated()), native)
+    reported = quick.lab.out(1, sys.executable, "-c", TRY).strip()
+    assert reported == {"siw": "EADDRINUSE", "rxe": "free"}[quick.kind]
+    judge(quick.measure(*accelerated()), native)
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def without_device(quick: Quick, host: int) -> Iterator[None]:
 def test_one_of_the_hosts_has_no_device(quick: Quick, native: Taken, lacking: int) -> None:
     with without_device(quick, lacking):
         quick.serve(*accelerated())
-        judge(quick.ask(*accelerated()), native)
+        judge(quick.measure(*accelerated()), native)
         expect_tcp(quick.counters())
         quick.end()
 
@@ -186,15 +186,15 @@ def firewall(quick: Quick) -> Iterator[None]:
             lab.out(host, "tc", "qdisc", "del", "dev", "lab0", "clsact")
 
 
-def test_a_firewall_drops_what_would_connect_a_link(quick: Quick, native: Taken) -> None:
+def test_a_firewall_drops_link_requests(quick: Quick, native: Taken) -> None:
     with firewall(quick):
         quick.serve(*accelerated())
-        judge(quick.ask(*accelerated()), native)
+        judge(quick.measure(*accelerated()), native)
         expect_tcp(quick.counters())
 
 
 @pytest.mark.parametrize("quick", ["siw"], indirect=True)
-def test_who_asks_for_a_link_in_vain_does_not_wait_for_it(quick: Quick) -> None:
+def test_a_failing_link_request_does_not_delay_the_program(quick: Quick) -> None:
     """Soft-iWARP's driver connects in the very call, which takes two minutes without an answer.
 
     Breaks if that holds up a fork, `netacc_ss`, or anything else that the library does for the process.
@@ -203,6 +203,6 @@ def test_who_asks_for_a_link_in_vain_does_not_wait_for_it(quick: Quick) -> None:
         quick.serve(*accelerated())
         netacc_ss = str(binaries() / "netacc_ss")
         command = (sys.executable, VAIN, SERVER, str(PORT), str(LINK_PORT), netacc_ss)
-        told = quick.lab.out(2, *accelerated(), *command)
-        assert told.split("\n") == ["forked", "counted", "still asking", ""]
+        reported = quick.lab.out(2, *accelerated(), *command)
+        assert reported.split("\n") == ["forked", "counted", "still asking", ""]
         quick.end()

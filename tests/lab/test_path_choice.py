@@ -92,8 +92,8 @@ def wait_until(conversation: Conversation, condition: str) -> Change:
 def has_stayed_away(before: Counters, after: Counters) -> bool:
     """Whether the asker was on TCP, as the faster path, at two looks and all the while between them."""
     left = all(
-        any(socket.path == "tcp" and socket.reason == "link-slower" for socket in look.sockets)
-        for look in (before, after)
+        any(socket.path == "tcp" and socket.reason == "link-slower" for socket in shown.sockets)
+        for shown in (before, after)
     )
     return left and before.streams_promoted == after.streams_promoted
 
@@ -143,25 +143,25 @@ def test_a_pinned_path_is_kept(lab: UpLab) -> None:
 @pytest.mark.timeout(300)
 def test_a_stream_in_one_direction_leaves_the_slower_path(lab: UpLab) -> None:
     """It has no answers, so its rates are compared."""
-    told, port = "/tmp/pour", "7008"
+    reported, port = "/tmp/pour", "7008"
     run = [str(binaries() / "netacc_run"), sys.executable, POUR]
-    lab.out(2, "rm", "-f", told, f"{told}.stop")
+    lab.out(2, "rm", "-f", reported, f"{reported}.stop")
     drain = lab.start(1, *run, "drain", SERVER, port, seconds=SECONDS)
     assert line_from(drain.stdout) == "listening\n"
     delay(lab, ROCE)
     command = ["env", "NACC_PATH_CHOICE=measured", *run]
-    pour = lab.start(2, *command, "pour", SERVER, port, told, seconds=SECONDS)
-    lab.wait_for(2, f"test -s {told}")
-    pid = lab.out(2, "cat", told)
-    look = [str(binaries() / "netacc_ss"), "-p", pid, "-s", "all", "--json"]
+    pour = lab.start(2, *command, "pour", SERVER, port, reported, seconds=SECONDS)
+    lab.wait_for(2, f"test -s {reported}")
+    pid = lab.out(2, "cat", reported)
+    shown = [str(binaries() / "netacc_ss"), "-p", pid, "-s", "all", "--json"]
     # It has left, and the rate of the other path is measured again.
     both = "grep -q link-slower /tmp/look && grep -q bulk_bytes_per_s_tcp /tmp/look"
-    lab.wait_for(2, f"{shlex.join(look)} >/tmp/look && {both}")
-    counters = parse(lab.out(2, *look))
+    lab.wait_for(2, f"{shlex.join(shown)} >/tmp/look && {both}")
+    counters = parse(lab.out(2, *shown))
     assert counters.link_bytes > 0 and counters.reasons["link-slower"] > 0, "it has been there, and left"
-    (stream,) = (one for one in json.loads(lab.out(2, *look))["sock"] if one["remote"] == f"{SERVER}:{port}")
+    (stream,) = (one for one in json.loads(lab.out(2, *shown))["sock"] if one["remote"] == f"{SERVER}:{port}")
     assert stream["bulk_bytes_per_s_tcp"] > 0
-    lab.out(2, "touch", f"{told}.stop")
+    lab.out(2, "touch", f"{reported}.stop")
     sent, _ = pour.communicate(timeout=COMMAND_SECONDS)
     received, _ = drain.communicate(timeout=COMMAND_SECONDS)
     assert sent and sent == received, "each byte"

@@ -37,10 +37,10 @@ class Device:
 
     def counters(self, pid: str) -> Counters:
         """The counters of a process on the first host."""
-        asking = (str(binaries() / "netacc_ss"), "-p", pid, "-s", "all", "--json")
+        client_command = (str(binaries() / "netacc_ss"), "-p", pid, "-s", "all", "--json")
         # Opening a device, in a process that is new, takes seconds in emulation.
-        self.lab.wait_for(1, f"{' '.join(asking)} >/dev/null 2>&1")
-        return parse(self.lab.out(1, *asking))
+        self.lab.wait_for(1, f"{' '.join(client_command)} >/dev/null 2>&1")
+        return parse(self.lab.out(1, *client_command))
 
 
 DEVICES = ("rxe", "rxe-as-erdma", "siw")
@@ -118,8 +118,8 @@ def test_blocking_sockets_bring_every_byte(device: Device) -> None:
     assert words[:2] == ["listening", "as"]
 
     def run(times: int) -> None:
-        asking = device.accelerated(sys.executable, ECHO, "ask", SERVER, "7000", str(150 * times))
-        assert device.lab.out(2, *asking) == f"{150 * times} answers as asked\n"
+        client_command = device.accelerated(sys.executable, ECHO, "ask", SERVER, "7000", str(150 * times))
+        assert device.lab.out(2, *client_command) == f"{150 * times} answers as asked\n"
 
     until_on_links(device, words[2], run)
 
@@ -141,8 +141,8 @@ def test_ipv6(kind: str, profile: str, request: pytest.FixtureRequest) -> None:
     assert words[:2] == ["listening", "as"]
 
     def run(times: int) -> None:
-        asking = device.accelerated(sys.executable, ECHO, "ask", SERVER6, "7008", str(100 * times))
-        assert device.lab.out(2, *asking) == f"{100 * times} answers as asked\n"
+        client_command = device.accelerated(sys.executable, ECHO, "ask", SERVER6, "7008", str(100 * times))
+        assert device.lab.out(2, *client_command) == f"{100 * times} answers as asked\n"
 
     if "erdma" not in (kind, profile):
         until_on_links(device, words[2], run)
@@ -165,9 +165,9 @@ def test_each_of_several_processes_of_one_port_is_found(
         server = lab.start(1, *device.accelerated(sys.executable, ECHO, role, SERVER, "7001"))
         words = line_from(server.stdout).split()
         assert words[:2] == ["listening", "as"]
-        asking = device.accelerated(sys.executable, ECHO, "ask", SERVER, "7001", "150", "2")
+        client_command = device.accelerated(sys.executable, ECHO, "ask", SERVER, "7001", "150", "2")
         for _ in attempts():
-            assert lab.out(2, *asking) == "150 answers as asked\n"
+            assert lab.out(2, *client_command) == "150 answers as asked\n"
             workers = lab.out(1, "pgrep", "-P", words[2]).split()
             on_links |= {pid for pid in workers if device.counters(pid).link_bytes > 0}
             if len(on_links) >= 2:

@@ -30,7 +30,7 @@ FEW, FEWER = 14, 6
 MANY = int(os.environ.get("NETACC_LAB_PROGRAMS", "300"))
 AGENT_SECONDS = 3000  # of an agent, which serves all programs of a setting
 SLOWNESS = 10  # of emulation on a machine with other work
-SETTLE_MS = 15
+QUIET_MS = 15
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def hosts(lab: UpLab) -> tuple[Host, ...]:
 def opened(name: str, lab: UpLab) -> Iterator[Device]:
     profile = name.partition("-as-")[2] or "native"
     env = {"NACC_VERBS_PROFILE": profile, **ON_LINKS}
-    far = Far(hosts(lab), slowness=SLOWNESS, settle_ms=SETTLE_MS, env=env)
+    far = Far(hosts(lab), slowness=SLOWNESS, settle_ms=QUIET_MS, env=env)
     with whole_wire(lab), Differential(binaries(), name=name, far=far) as run:
         yield Device(name, lab, run)
 

@@ -45,14 +45,14 @@ def test_links_need_the_same_key(device: Device, server_key: str, client_key: st
     server = lab.start(1, *keyed(device, 1, server_key, sys.executable, ECHO, "serve", SERVER, "7003"))
     words = line_from(server.stdout).split()
     assert words[:2] == ["listening", "as"]
-    asking = keyed(device, 2, client_key, sys.executable, ECHO, "ask", SERVER, "7003", "300")
+    client_command = keyed(device, 2, client_key, sys.executable, ECHO, "ask", SERVER, "7003", "300")
 
     def seen(counters: Counters) -> bool:
         return counters.reasons[reason] > 0 if reason else counters.link_bytes > 0
 
     # With the first conversation the server opens its device.
     for _ in attempts():
-        assert lab.out(2, *asking) == "300 answers as asked\n", "whole, on whichever path"
+        assert lab.out(2, *client_command) == "300 answers as asked\n", "whole, on whichever path"
         counters = device.counters(words[2])
         if seen(counters):
             break

@@ -105,7 +105,7 @@ def test_a_machine_that_does_not_come_up_is_given_up() -> None:
     assert "host 1: it did not come up in time" in result.stderr
 
 
-def test_a_device_that_cannot_be_made_is_said() -> None:
+def test_a_device_that_cannot_be_made_is_reported() -> None:
     result = netacc_lab("run", "--where", "vm", "--kernel", "0.0.0-none", "--no-install", "--", "true")
     assert result.returncode == 125
     assert "linux-image-0.0.0-none" in result.stderr
@@ -150,7 +150,7 @@ def read_until(terminal: int, wanted: bytes) -> bytes:
     return seen
 
 
-def test_setup_says_what_there_is() -> None:
+def test_setup_reports_what_it_found() -> None:
     found = json.loads(netacc_lab("setup", "--json", "--rdma", "siw", seconds=2 * BOOT_SECONDS).stdout)
     assert Path(found["image"]).exists()
     assert Path(found["modules"]).is_dir()

@@ -14,7 +14,7 @@ SERVER, PORT = "10.99.0.1", "7004"
 ROUNDS, COUNT = "20", "200"
 
 
-def test_a_message_costs_one_call_where_nobody_sleeps(rxe: UpLab) -> None:
+def test_a_message_costs_one_call_while_no_thread_sleeps(rxe: UpLab) -> None:
     """Breaks if a thread is woken that does not sleep, or a message is several requests to the device."""
     run = ["env", "NACC_POLL_MS=1000", str(binaries() / "netacc_run"), sys.executable, ROUND_TRIPS]
     with whole_wire(rxe):

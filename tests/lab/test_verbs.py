@@ -150,7 +150,7 @@ def test_an_overflowing_completion_queue_is_the_end_of_its_link_alone(
     assert seen["others_go_on"]
 
 
-def test_what_cannot_be_opened_says_why(rxe: UpLab) -> None:
+def test_a_failed_open_reports_the_reason(rxe: UpLab) -> None:
     for arguments, why in {
         ("127.0.0.1",): "no RDMA device serves the address",
         ("10.99.0.77",): "no RDMA device serves the address",

@@ -44,7 +44,7 @@ def test_a_peer_that_is_killed_is_noticed(pair: UpLab) -> None:
     assert server.wait(timeout=COMMAND_SECONDS) == 137
 
 
-def test_nobody_at_an_address_is_an_error(pair: UpLab) -> None:
+def test_an_address_without_a_listener_is_an_error(pair: UpLab) -> None:
     result = pair.run(2, PROGRAM, "send", "10.99.0.2", f"10.99.0.1:{PORT + 1}", "1")
     assert result.returncode == 1
     assert "does not accept links" in result.stderr

@@ -88,7 +88,7 @@ def is_green(sources: Path, words: list[str]) -> bool:
     return done.returncode == 0
 
 
-def ask_test(sources: Path, mutant: dict[str, Any]) -> tuple[str, int, float]:
+def run_test(sources: Path, mutant: dict[str, Any]) -> tuple[str, int, float]:
     """Whether a test is red with the mutant, and green without."""
     began = time.monotonic()
     words = mutant["test"]
@@ -119,7 +119,7 @@ def break_library(only: list[str]) -> list[dict[str, Any]]:
         if only and mutant["name"] not in only:
             continue
         if "test" in mutant:
-            rows.append(row("library", mutant["name"], *ask_test(sources, mutant)))
+            rows.append(row("library", mutant["name"], *run_test(sources, mutant)))
             continue
         path, whole = break_once(sources, mutant)
         try:

@@ -150,7 +150,7 @@ def between_two(steps: list[dict[str, object]], faults: int) -> Program:
 
 @pytest.mark.parametrize("faults", [0, 30])
 @pytest.mark.parametrize("ended", [False, True])
-def test_an_end_follows_what_is_under_way(
+def test_an_end_follows_the_bytes_in_flight(
     oracle: Differential, ns3: Ns3Executor, faults: int, ended: bool
 ) -> None:
     """Breaks if a connection that is closed while its last bytes are on their way never ends for its peer,
@@ -206,7 +206,7 @@ def test_faults_on_purpose_are_noticed(oracle: Differential, mutant: str) -> Non
     pytest.fail(f"{mutant} lives")
 
 
-def test_nonsense_is_told() -> None:
+def test_invalid_input_is_reported() -> None:
     """Breaks if a request that makes no sense gives an answer, or none for ever."""
     program = generate(SHAPE, [1, 2, 3])
     with Ns3Executor(EXECUTABLE, mutant="SingASong") as ns3, pytest.raises(ExecutorError):

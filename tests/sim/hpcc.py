@@ -280,19 +280,21 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("tree", type=Path, help="a built tree: it has build/scratch/third")
     parser.add_argument("loads", nargs="*", help=f"only these of {', '.join(load.name for load in LOADS)}")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each, in turns")
-    asked = parser.parse_intermixed_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     trees = [
-        tree for tree in (asked.tree, asked.tree / "simulation") if (tree / "build/scratch/third").exists()
+        tree
+        for tree in (options.tree, options.tree / "simulation")
+        if (tree / "build/scratch/third").exists()
     ]
     if not trees:
-        parser.error(f"{asked.tree} has no build/scratch/third: it is to be built first")
-    unknown = set(asked.loads) - {load.name for load in LOADS}
-    if unknown or asked.rounds < 1:
+        parser.error(f"{options.tree} has no build/scratch/third: it is to be built first")
+    unknown = set(options.loads) - {load.name for load in LOADS}
+    if unknown or options.rounds < 1:
         parser.error(f"no such load: {', '.join(sorted(unknown))}" if unknown else "at least one round")
-    loads = [load for load in LOADS if not asked.loads or load.name in asked.loads]
+    loads = [load for load in LOADS if not options.loads or load.name in options.loads]
     sides: dict[str, Callable[[Load], Run]] = {"theirs": lambda load: theirs(load, trees[0]), "ours": ours}
     runs: dict[tuple[str, str], list[Run]] = {(load.name, who): [] for load in loads for who in sides}
-    for turn in range(asked.rounds):
+    for turn in range(options.rounds):
         for load in loads:
             print(f"round {turn + 1}: {load.what}", file=sys.stderr, flush=True)
             for who, run in sides.items():

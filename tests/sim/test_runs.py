@@ -78,8 +78,8 @@ def test_tcp_alone(write: Write, runs: Path) -> None:
     (run,) = Store(runs).all()
     assert run.status == "complete"
     assert run.meta["nics"]["data_sent"] == run.meta["linked"] == 0
-    asked = {line.split(",")[3] for line in (run.folder / "samples.csv").read_text().splitlines()[1:]}
-    assert asked == {"0", "1", "2", "3"}
+    columns = {line.split(",")[3] for line in (run.folder / "samples.csv").read_text().splitlines()[1:]}
+    assert columns == {"0", "1", "2", "3"}
     # The server's two cores have one thread, which has done something and did not poll.
     servers = run.meta["servers"]
     assert 0 < servers["busy_ns"] < run.meta["simulated_ns"]
@@ -160,7 +160,7 @@ def test_a_server_that_is_cut_off_fails_connections(write: Write, runs: Path) ->
     assert [int(row[5]) < 8 for row in rows].count(True) == 4
 
 
-def test_what_is_there_is_not_made_again(write: Write, runs: Path) -> None:
+def test_existing_runs_are_not_made_again(write: Write, runs: Path) -> None:
     """Breaks if an interrupted sweep begins anew, or a change of the scenario is taken for the same run."""
     seen: list[tuple[int, int]] = []
     sweep = {"topology.delay": ["1us", "2us"]}
@@ -212,7 +212,7 @@ def test_a_cluster_that_is_not_there(
         assert f"no Dask scheduler at {address}" in capsys.readouterr().err
 
 
-def test_whoever_makes_a_run_has_the_same_program_and_folder(write: Write, runs: Path) -> None:
+def test_each_engine_has_the_same_program_and_folder(write: Write, runs: Path) -> None:
     """Breaks if a run by another program, or one that is nowhere, passes for one that was asked for."""
     done = make(Task("key", {}, paths.simulator(), "another version", runs))
     assert (done.status, done.error.count("another version")) == ("error", 1)
@@ -265,7 +265,7 @@ def test_links_come_back(write: Write, runs: Path) -> None:
     assert run.meta["linked"] == 4
 
 
-def test_what_is_unanswered_is_told(write: Write, runs: Path) -> None:
+def test_unanswered_requests_are_reported(write: Write, runs: Path) -> None:
     """Breaks if an overloaded run seems to have answered everything, or is made to go on for ever."""
     open_loop = 'connections = 4\narrival = "open"\nrate = "10M/s"'
     file = write(("connections = 4", open_loop), ("[measure]\n", '[measure]\ndrain = "50us"\n'))
@@ -311,7 +311,7 @@ def test_parquet_keeps_histograms_whole(write: Write, runs: Path, tmp_path: Path
         assert json.loads(row["config"])["seed"] == row["seed"]
 
 
-def test_a_parameter_that_changes_nothing_is_told(
+def test_a_parameter_that_changes_nothing_is_reported(
     write: Write, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Breaks if the report does not mark a key that no run uses, or marks one that is used."""
@@ -340,7 +340,7 @@ def cheap_sweeps() -> list[Path]:
 
 
 @pytest.mark.parametrize("file", cheap_sweeps(), ids=lambda file: file.stem)
-def test_ready_scenarios_use_what_they_sweep(file: Path, runs: Path) -> None:
+def test_ready_scenarios_use_their_swept_parameters(file: Path, runs: Path) -> None:
     """Breaks if a scenario has a question that its runs never reach."""
     found = study(file, seeds=[1], folder=runs, engine=SerialEngine())
     assert len(found.points) > 1
@@ -354,13 +354,13 @@ def test_the_command(write: Write, runs: Path, tmp_path: Path, capsys: pytest.Ca
     planned = json.loads(capsys.readouterr().out)
     assert planned["runs"] == 4
     assert main(["report", str(file), "--out", str(tmp_path / "out"), "--json", "--jobs", "2"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert [row["topology.delay"] for row in said["points"]] == ["1us", "3us"]
-    assert said["without_effect"] == []
+    summary = json.loads(capsys.readouterr().out)
+    assert [row["topology.delay"] for row in summary["points"]] == ["1us", "3us"]
+    assert summary["without_effect"] == []
     # Eight more microseconds on the way there and back through a switch.
-    near, far = (row["p50_ns"] for row in said["points"])
+    near, far = (row["p50_ns"] for row in summary["points"])
     assert far - near == pytest.approx(8000, abs=20)
-    assert said["points"][0]["p999_ns"] is None, "too few samples"
+    assert summary["points"][0]["p999_ns"] is None, "too few samples"
     events = sum(run.meta["events"] for run in Store(runs).all())
     assert planned["events"] / 3 < events < planned["events"] * 3
     page = (tmp_path / "out/small.html").read_text()

@@ -156,10 +156,10 @@ def test_errors_name_the_key_and_the_allowed_values(
     file = write(change)
     with pytest.raises(ScenarioError) as caught:
         runs(file)
-    said = str(caught.value)
-    assert said.startswith(f"{file}: ")
-    assert key in said
-    assert allowed in said
+    message = str(caught.value)
+    assert message.startswith(f"{file}: ")
+    assert key in message
+    assert allowed in message
 
 
 def test_a_sweep_is_checked_before_it_runs(write: Write) -> None:

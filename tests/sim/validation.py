@@ -371,7 +371,8 @@ ALLOWED: dict[tuple[str, str], float | None] = {
     ("netacc", "p95"): 0.15,
     ("netacc", "p99"): 0.15,
 }
-#: What a figure is. The rates are fitted: TCP's by a segment's cost, NetACC's by a library call's. The mean is the number of connections divided by the rate.
+#: What a figure is. The rates are fitted: TCP's by a segment's cost, NetACC's by a library call's.
+#: The mean is the number of connections divided by the rate.
 KIND = {"rate": "fitted", "mean": "follows from the rate"}
 
 
@@ -441,10 +442,10 @@ def softroce(folder: Path) -> list[Row]:
         serving = lab.start(1, program, "lat", "--serve", server)
         for _ in range(2):
             line_from(serving.stdout)
-        asking = ("env", "NACC_POLL_MS=1000", program, "lat", server, "-n", "500", "--json")
+        lat = ("env", "NACC_POLL_MS=1000", program, "lat", server, "-n", "500", "--json")
         for size in sizes:
             paths = ("--size", str(size), "--path", "write", "--path", "stack")
-            for path in json.loads(lab.out(2, *asking, *paths))["paths"]:
+            for path in json.loads(lab.out(2, *lat, *paths))["paths"]:
                 measured[path["path"]][size] = path["latency_ns"]["min"]
     finally:
         down(name)

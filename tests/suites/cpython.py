@@ -52,9 +52,9 @@ class CPython:
             running = self._read(lines, outcomes)
             if running is None:
                 return outcomes
-            said = log.read_bytes()[before:].decode(errors="replace")
-            kind = HUNG if status is None or "Timeout (" in said else CRASHED
-            outcomes[running] = Outcome(kind, f"status {status}\n{said[-6000:]}")
+            output = log.read_bytes()[before:].decode(errors="replace")
+            kind = HUNG if status is None or "Timeout (" in output else CRASHED
+            outcomes[running] = Outcome(kind, f"status {status}\n{output[-6000:]}")
         outcomes["(module)"] = Outcome(FAILED, f"still not through after {_MOST_STARTS} starts")
         return outcomes
 

@@ -39,10 +39,10 @@ class Libevent:
         # Some tests look for files beside them.
         command = ["env", "-C", str(self.runner.parent), str(self.runner), test]
         status = mode.run(command, log, self.limit)
-        said = log.read_text(encoding="utf-8", errors="replace")
+        output = log.read_text(encoding="utf-8", errors="replace")
         if status == 0:
             log.unlink()
-            return Outcome(SKIPPED if "SKIPPED" in said or "DISABLED" in said else PASSED, said[:200])
+            return Outcome(SKIPPED if "SKIPPED" in output or "DISABLED" in output else PASSED, output[:200])
         if status is None:
-            return Outcome(HUNG, said)
-        return Outcome(CRASHED if status < 0 or "FAILED" not in said else FAILED, said)
+            return Outcome(HUNG, output)
+        return Outcome(CRASHED if status < 0 or "FAILED" not in output else FAILED, output)

@@ -77,11 +77,11 @@ class Libuv:
         here = ["env", "-C", str(self.runner.parent.parent), str(self.runner), test]
         command = [*unshare, "sh", "-c", _ALONE, "alone", *here]
         status = mode.run(command, log, self.limit, UV_RUN_AS_ROOT="1")
-        said = log.read_text(encoding="utf-8", errors="replace")
+        output = log.read_text(encoding="utf-8", errors="replace")
         # The runner's status for a test that skips itself is not 0.
-        if status == 0 or "# SKIP" in said:
+        if status == 0 or "# SKIP" in output:
             log.unlink()
-            return Outcome(SKIPPED if "# SKIP" in said else PASSED, said[:200])
-        if status is None or "# timeout" in said:
-            return Outcome(HUNG, said)
-        return Outcome(CRASHED if status < 0 or "not ok" not in said else FAILED, said)
+            return Outcome(SKIPPED if "# SKIP" in output else PASSED, output[:200])
+        if status is None or "# timeout" in output:
+            return Outcome(HUNG, output)
+        return Outcome(CRASHED if status < 0 or "not ok" not in output else FAILED, output)

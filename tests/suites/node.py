@@ -37,10 +37,10 @@ class Node:
         log.unlink(missing_ok=True)
         flags = _FLAGS.search(file.read_text(encoding="utf-8"))
         status = mode.run(["node", *(flags[1].split() if flags else ()), str(file)], log, self.limit)
-        said = log.read_text(encoding="utf-8", errors="replace")
+        output = log.read_text(encoding="utf-8", errors="replace")
         if status == 0:
             log.unlink()
-            return Outcome(SKIPPED if _SKIPPED.search(said) else PASSED, said[:200])
+            return Outcome(SKIPPED if _SKIPPED.search(output) else PASSED, output[:200])
         if status is None:
-            return Outcome(HUNG, said)
-        return Outcome(CRASHED if status < 0 else FAILED, said)
+            return Outcome(HUNG, output)
+        return Outcome(CRASHED if status < 0 else FAILED, output)

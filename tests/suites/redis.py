@@ -63,14 +63,14 @@ class Redis:
         tree = str(self.runner.parent)
         words = ("tclsh", "tests/test_helper.tcl", "--clients", "1", "--single", unit)
         status = mode.run(["env", "-C", tree, *words], log, self.limit)
-        said = _COLOUR.sub("", log.read_text(encoding="utf-8", errors="replace"))
+        output = _COLOUR.sub("", log.read_text(encoding="utf-8", errors="replace"))
         # The outcome of the file itself: a server that crashed fails no test in particular.
         whole = HUNG if status is None else PASSED if status == 0 else FAILED
-        outcomes = {f"{unit}: (the file)": Outcome(whole, said)}
-        for kind, title in _LINE.findall(said):
+        outcomes = {f"{unit}: (the file)": Outcome(whole, output)}
+        for kind, title in _LINE.findall(output):
             test = f"{unit}: {title}"
             before = outcomes.get(test)
             # Titles repeat; the worst counts.
             if before is None or before.kind in (PASSED, SKIPPED):
-                outcomes[test] = Outcome(_KINDS[kind], said)
+                outcomes[test] = Outcome(_KINDS[kind], output)
         return outcomes

@@ -112,7 +112,7 @@ impl Cluster {
             let now = s.net.now();
             let before = s.nic(host).counters().failed;
             s.nic(host).fail_qp(now, qp);
-            s.settle(host);
+            s.collect_results(host);
             s.nic(host).counters().failed > before
         })
     }
@@ -129,7 +129,7 @@ impl Cluster {
             state.crashed = true;
             state.events.clear();
             state.cqs.clear();
-            s.settle(host);
+            s.collect_results(host);
         });
     }
 
@@ -149,12 +149,12 @@ impl Cluster {
 
     /// From now on the process on a host gets each event of its connection manager when it is
     /// [released](Cluster::release_event): when the runner of its helper thread has given that the time.
-    pub fn hold_events(&self, host: HostId) {
+    pub fn defer_events(&self, host: HostId) {
         self.with(|s| s.host(host).released = Some(0));
     }
 
     /// Whether the oldest held event includes the work of making a link; `None` if none is held.
-    pub fn held_event(&self, host: HostId) -> Option<bool> {
+    pub fn deferred_event(&self, host: HostId) -> Option<bool> {
         self.with(|s| {
             let host = s.host(host);
             host.events.get(host.released?).map(|(_, links)| *links)
@@ -178,7 +178,7 @@ impl Cluster {
     pub fn handle_packet(&self, host: HostId, now: Instant, packet: Packet) {
         self.with(|s| {
             s.net.handle_packet(host.0 as usize, now, packet);
-            s.settle(host);
+            s.collect_results(host);
         });
     }
 
@@ -187,7 +187,7 @@ impl Cluster {
         self.with(|s| {
             s.net.handle_timer(host.0 as usize, now);
             s.handle_commands(host);
-            s.settle(host);
+            s.collect_results(host);
         });
     }
 

@@ -46,13 +46,13 @@ impl ConnectionManager for HostDevice {
             let (qp, region, made_at) = s.prepare(self.host, cq, region_len)?;
             let Some(target) = target else {
                 s.destroy(self.host, qp);
-                s.tell(self.host, CmEvent::Failed { id, error: CmError::Unreachable }, false);
+                s.queue_event(self.host, CmEvent::Failed { id, error: CmError::Unreachable }, false);
                 return Ok(id);
             };
             s.attempts.insert(attempt, Attempt { host: self.host, qp });
             let private_data = private_data.to_vec();
             let request = Message::Request { attempt, qp, region, private_data };
-            s.when_done(self.host, made_at, NicCommand::Ask { target, request });
+            s.when_done(self.host, made_at, NicCommand::SendRequest { target, request });
             Ok(id)
         })
     }
@@ -172,7 +172,7 @@ impl State {
 
     fn handle_done(&mut self, host: HostId, what: NicCommand) {
         match what {
-            NicCommand::Ask { target, request } => {
+            NicCommand::SendRequest { target, request } => {
                 if self.live(host).is_some() {
                     self.send_message(host, target, request);
                 }
@@ -201,18 +201,24 @@ impl State {
     }
 
     /// Queues an event for a process; `links` if it includes the work of making a link.
-    fn tell(&mut self, host: HostId, event: CmEvent, links: bool) {
+    fn queue_event(&mut self, host: HostId, event: CmEvent, links: bool) {
         self.host(host).events.push_back((event, links));
     }
 
     /// Reports to a process that a queue pair is connected to `peer`, whose first region is `remote`. The connector
-    /// (`asked`) has this work now; the acceptor has had it.
-    fn establish(&mut self, end: (HostId, QueuePairId), id: ConnectionId, peer: (HostId, RemoteRegion), asked: bool) {
+    /// (`is_connector`) has this work now; the acceptor has had it.
+    fn establish(
+        &mut self,
+        end: (HostId, QueuePairId),
+        id: ConnectionId,
+        peer: (HostId, RemoteRegion),
+        is_connector: bool,
+    ) {
         let ((host, qp), (peer, remote)) = (end, peer);
         let state = self.host(host);
         let Some(local) = state.qps.get(&qp).and_then(|first| state.regions.get(*first)).cloned() else { return };
         let event = CmEvent::Established { id, qp, peer: peer.address(), local, remote };
-        self.tell(host, event, asked);
+        self.queue_event(host, event, is_connector);
     }
 
     fn send_message(&mut self, from: HostId, to: HostId, message: Message) {
@@ -241,7 +247,7 @@ impl State {
                     Some(refusal) => self.refuse(number, refusal),
                     None => {
                         let (id, peer) = (ConnectionId(number), from.address());
-                        self.tell(host, CmEvent::Request { id, peer, private_data }, true);
+                        self.queue_event(host, CmEvent::Request { id, peer, private_data }, true);
                     }
                 }
             }
@@ -291,7 +297,7 @@ impl State {
         if let Some(Attempt { host, qp, .. }) = self.attempts.remove(&attempt) {
             self.destroy(host, qp);
             if self.live(host).is_some() {
-                self.tell(host, CmEvent::Failed { id: ConnectionId(attempt), error }, false);
+                self.queue_event(host, CmEvent::Failed { id: ConnectionId(attempt), error }, false);
             }
         }
     }

@@ -25,7 +25,7 @@ pub(crate) struct Pending {
 /// The action to execute when a command of a device is done.
 pub(crate) enum NicCommand {
     /// A request leaves.
-    Ask { target: HostId, request: Message },
+    SendRequest { target: HostId, request: Message },
     /// A pending request is answered: the queue pair, its region.
     Accept { number: u64, qp: QueuePairId, region: RemoteRegion },
     /// The queue pair of a request that was answered can be used: the peer, and its region.

@@ -78,7 +78,7 @@ impl HostDevice {
         Ok(())
     }
 
-    fn knows(&self, state: &State, qp: QueuePairId) -> bool {
+    fn has_queue_pair(&self, state: &State, qp: QueuePairId) -> bool {
         state.live(self.host).is_some_and(|h| h.qps.contains_key(&qp))
     }
 }
@@ -106,7 +106,7 @@ impl Device for HostDevice {
 
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
         self.cluster.with(|s| {
-            if !self.knows(s, qp) {
+            if !self.has_queue_pair(s, qp) {
                 return 0;
             }
             let now = s.net.now();
@@ -130,14 +130,14 @@ impl Device for HostDevice {
 
     fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {
         self.cluster.with(|s| {
-            if !self.knows(s, qp) {
+            if !self.has_queue_pair(s, qp) {
                 return Err(DeviceError::Unknown { what: "queue pair" });
             }
             let bytes = s.host(self.host).regions.checked_len(len).ok_or(DeviceError::MemoryLimit { wanted: len })?;
-            let (region, known_at) =
+            let (region, registered_at) =
                 s.register(self.host, qp, bytes).ok_or(DeviceError::Exhausted { what: "region" })?;
             // A thread that registers a region waits for it, and posts the messages that name the region after that.
-            s.nic(self.host).hold_posts(qp, known_at);
+            s.nic(self.host).defer_posts(qp, registered_at);
             Ok(region)
         })
     }
@@ -148,7 +148,7 @@ impl Device for HostDevice {
 
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
         self.cluster.with(|s| {
-            if !self.knows(s, qp) {
+            if !self.has_queue_pair(s, qp) {
                 return Err(PostError::Dead);
             }
             let spare = self.config.capabilities.max_recv_wr - s.host(self.host).depths.recv;
@@ -162,7 +162,7 @@ impl Device for HostDevice {
 
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
         self.cluster.with(|s| {
-            if !self.knows(s, qp) || !s.nic(self.host).is_connected(qp) {
+            if !self.has_queue_pair(s, qp) || !s.nic(self.host).is_connected(qp) {
                 return Err(PostError::Dead);
             }
             if !wrs.iter().all(|wr| self.permits(s, wr)) {
@@ -177,17 +177,17 @@ impl Device for HostDevice {
             for wr in &wrs[..count] {
                 self.post(s, qp, wr)?;
             }
-            s.settle(self.host);
+            s.collect_results(self.host);
             Ok(count)
         })
     }
 
     fn fail_qp(&self, qp: QueuePairId) {
         self.cluster.with(|s| {
-            if self.knows(s, qp) {
+            if self.has_queue_pair(s, qp) {
                 let now = s.net.now();
                 s.nic(self.host).fail_qp(now, qp);
-                s.settle(self.host);
+                s.collect_results(self.host);
             }
         });
     }

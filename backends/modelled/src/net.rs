@@ -126,7 +126,7 @@ impl Net {
     pub(crate) fn handle_packet(&mut self, host: usize, now: Instant, packet: Packet) {
         if let Net::Driven(driven) = self {
             driven.now = now;
-            driven.trace.note(now, &packet);
+            driven.trace.record(now, &packet);
             driven.nics[host].handle_packet(now, packet);
         }
     }

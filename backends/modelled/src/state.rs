@@ -115,7 +115,7 @@ impl State {
         }
         self.net.step();
         while let Some(index) = self.net.take_touched() {
-            self.settle(HostId(index as u32));
+            self.collect_results(HostId(index as u32));
         }
         true
     }
@@ -141,7 +141,7 @@ impl State {
     }
 
     /// A host's NIC got work: takes out the results.
-    pub(crate) fn settle(&mut self, host: HostId) {
+    pub(crate) fn collect_results(&mut self, host: HostId) {
         self.net.kick(host.0 as usize);
         while let Some(placement) = self.nic(host).poll_placement() {
             self.place(host, placement);
@@ -216,8 +216,8 @@ impl State {
             return None;
         }
         let region = self.host(host).regions.add(qp, remote);
-        let known_at = self.command(host, Command::Register { bytes: u64::from(len) });
-        Some((region, known_at))
+        let registered_at = self.command(host, Command::Register { bytes: u64::from(len) });
+        Some((region, registered_at))
     }
 
     pub(crate) fn unregister(&mut self, host: HostId, qp: QueuePairId, rkey: RemoteKey) {
@@ -254,6 +254,6 @@ impl State {
                 }
             }
         }
-        self.settle(host);
+        self.collect_results(host);
     }
 }

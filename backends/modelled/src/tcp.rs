@@ -105,7 +105,7 @@ impl TcpWires {
     pub fn take_dirty(&mut self) -> Option<u32> {
         let number = self.used.take()?;
         if let Some(wire) = self.get(number) {
-            wire.wire.look();
+            wire.wire.reset_use();
         }
         Some(number)
     }
@@ -197,7 +197,7 @@ mod tests {
 
     // Breaks if bytes are given twice, arrive before they were given, or are not announced.
     #[test]
-    fn bytes_go_through_somebody_elses_hands() {
+    fn bytes_are_given_to_the_simulation_once() {
         let (mut near, mut far, mut wires) = pair(8);
         assert_eq!(wires.next_connect(), Some((0, [HostId(3), HostId(5)])));
         assert_eq!(wires.next_connect(), None);

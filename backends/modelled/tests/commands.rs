@@ -62,32 +62,32 @@ impl Pair {
         for _ in 0..count {
             self.devices[0].connect(self.devices[1].address(), cq, REGION, &[]).expect("there is room");
         }
-        let mut told = [Vec::new(), Vec::new()];
+        let mut events = [Vec::new(), Vec::new()];
         loop {
-            for (told, device) in told.iter_mut().zip(&self.devices) {
+            for (events, device) in events.iter_mut().zip(&self.devices) {
                 while let Some(event) = device.poll_event() {
                     if let CmEvent::Request { id, .. } = &event {
                         device.accept(*id, cq, REGION).expect("there is room");
                         assert!(matches!(device.accept(*id, cq, REGION), Err(CmError::Unreachable)), "accepted twice");
                     }
-                    told.push((self.cluster.now(), event));
+                    events.push((self.cluster.now(), event));
                 }
             }
             if !self.cluster.step() {
-                return told;
+                return events;
             }
         }
     }
 }
 
 /// The times at which links were established, in nanoseconds.
-fn established(told: &[(Instant, CmEvent)]) -> Vec<u64> {
-    let made = told.iter().filter(|(_, event)| matches!(event, CmEvent::Established { .. }));
+fn established(events: &[(Instant, CmEvent)]) -> Vec<u64> {
+    let made = events.iter().filter(|(_, event)| matches!(event, CmEvent::Established { .. }));
     made.map(|(at, _)| at.as_nanos()).collect()
 }
 
-fn queue_pair(told: &[(Instant, CmEvent)]) -> QueuePairId {
-    let made = told.iter().find_map(|(_, event)| match event {
+fn queue_pair(events: &[(Instant, CmEvent)]) -> QueuePairId {
+    let made = events.iter().find_map(|(_, event)| match event {
         CmEvent::Established { qp, .. } => Some(*qp),
         _ => None,
     });
@@ -98,14 +98,14 @@ fn queue_pair(told: &[(Instant, CmEvent)]) -> QueuePairId {
 #[test]
 fn a_link_takes_the_sum_of_its_commands() {
     let way = DATAGRAM_NS + DELAY_NS;
-    let asked_at = CREATE_NS + REGISTER_NS + way;
-    let accepted_at = asked_at + CREATE_NS + REGISTER_NS + CONNECT_NS;
-    let told = Pair::new([times(), times()]).connect(1);
-    assert_eq!(established(&told[1]), [accepted_at]);
-    assert_eq!(established(&told[0]), [accepted_at + way + CONNECT_NS]);
+    let requested_at = CREATE_NS + REGISTER_NS + way;
+    let accepted_at = requested_at + CREATE_NS + REGISTER_NS + CONNECT_NS;
+    let events = Pair::new([times(), times()]).connect(1);
+    assert_eq!(established(&events[1]), [accepted_at]);
+    assert_eq!(established(&events[0]), [accepted_at + way + CONNECT_NS]);
     // If commands take no time, only the way there and back is left, where the reply follows an acknowledgement.
-    let told = Pair::new([CommandTimes::default(), CommandTimes::default()]).connect(1);
-    assert_eq!(established(&told[0]), [2 * way + DATAGRAM_NS]);
+    let events = Pair::new([CommandTimes::default(), CommandTimes::default()]).connect(1);
+    assert_eq!(established(&events[0]), [2 * way + DATAGRAM_NS]);
 }
 
 // Breaks if a device executes two commands at a time, or one waits for anything but those before it: n links that are
@@ -113,24 +113,24 @@ fn a_link_takes_the_sum_of_its_commands() {
 #[test]
 fn links_wait_for_each_other_on_one_device() {
     let one = CREATE_NS + REGISTER_NS + CONNECT_NS;
-    let told = Pair::new([CommandTimes::default(), times()]).connect(20);
+    let events = Pair::new([CommandTimes::default(), times()]).connect(20);
     let first = DATAGRAM_NS + DELAY_NS;
-    assert_eq!(established(&told[1]), (1..=20).map(|n| first + n * one).collect::<Vec<u64>>());
+    assert_eq!(established(&events[1]), (1..=20).map(|n| first + n * one).collect::<Vec<u64>>());
     // The connector makes all its queue pairs before it connects the first; the last reply is in flight then.
-    let told = Pair::new([CommandTimes { connect_queue_pair: Duration::ZERO, ..times() }, CommandTimes::default()])
+    let events = Pair::new([CommandTimes { connect_queue_pair: Duration::ZERO, ..times() }, CommandTimes::default()])
         .connect(20);
     let made = 20 * (CREATE_NS + REGISTER_NS);
-    assert_eq!(established(&told[0])[..19], [made; 19]);
-    assert_eq!(established(&told[0])[19], made + 2 * first + DATAGRAM_NS);
+    assert_eq!(established(&events[0])[..19], [made; 19]);
+    assert_eq!(established(&events[0])[19], made + 2 * first + DATAGRAM_NS);
 }
 
 // Breaks if a message that names a region leaves before the device has registered it, or others wait for it, too.
 #[test]
-fn what_is_posted_waits_for_a_registration() {
+fn a_post_waits_for_a_registration() {
     let pair = Pair::new([times(), CommandTimes::default()]);
-    let told = pair.connect(2);
-    let qp = queue_pair(&told[0]);
-    let other = told[0].iter().rev().find_map(|(_, event)| match event {
+    let events = pair.connect(2);
+    let qp = queue_pair(&events[0]);
+    let other = events[0].iter().rev().find_map(|(_, event)| match event {
         CmEvent::Established { qp, .. } => Some(*qp),
         _ => None,
     });
@@ -154,7 +154,7 @@ fn what_is_posted_waits_for_a_registration() {
 
 // Breaks if a process that dies while its device makes a queue pair leaves its peer waiting, or with a link that does not end.
 #[test]
-fn who_dies_meanwhile_leaves_nobody_waiting() {
+fn a_process_that_dies_meanwhile_leaves_no_peer_waiting() {
     // Before the request leaves, while the acceptor's queue pair is made, and after the reply has come.
     for (dies, at_us) in [0, 1].into_iter().flat_map(|host| [50, 500, 1_500].map(|at| (host, at))) {
         let pair = Pair::new([times(), times()]);

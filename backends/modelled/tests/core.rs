@@ -140,7 +140,7 @@ impl Pair {
 // Breaks if the core sends more than one message for a small write, waits for anything before it does, or the model
 // does not count the cost of each stage: the time is a sum that can be computed by hand.
 #[test]
-fn a_message_over_the_core_takes_what_its_parts_take() {
+fn a_message_over_the_core_takes_the_sum_of_its_parts() {
     let ns = Duration::from_nanos;
     let costs = Costs {
         doorbell: ns(100),

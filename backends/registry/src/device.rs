@@ -160,25 +160,25 @@ impl<N: WithinHost, F: BetweenHosts> Device for Fabric<N, F> {
 
 impl<N: WithinHost, F: BetweenHosts> CompletionEvents for Fabric<N, F> {
     forward!(to_owner: qp_sequence, wait_qp, wake_qp, knock);
-    forward!(to_near: hold_wakes, release_wakes);
+    forward!(to_near: defer_wakes, release_wakes);
     forward!(to_both: drain);
 
     fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.note_armed(cq);
+        self.record_armed(cq);
         let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm(cq));
         let far = self.far.load().as_ref().map_or(Armed::Sleep, |far| far.arm(cq));
         either(near, far)
     }
 
     fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
-        self.note_armed(cq);
+        self.record_armed(cq);
         let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm_moderated(cq));
         let far = self.far.load().as_ref().map_or(Armed::Sleep, |far| far.arm_moderated(cq));
         either(near, far)
     }
 
     fn disarm(&self, cq: CompletionQueueId) {
-        self.note_disarmed(cq);
+        self.record_disarmed(cq);
         to_both!(self, disarm(cq));
     }
 
@@ -282,7 +282,7 @@ impl<N: WithinHost, F: BetweenHosts> ConnectionManager for Fabric<N, F> {
             CmEvent::Established { id, qp, peer, .. } => {
                 mark_attempt(id);
                 mark(qp);
-                self.known.note_present(*peer, Instant::now());
+                self.remote_state.record_present(*peer, Instant::now());
             }
             _ => {}
         }
@@ -321,13 +321,13 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
             return near.publish(tuple, stream);
         }
         let port = link_port(tuple.local.port()).ok_or(DirectoryError::NoPort)?;
-        self.known.publish(tuple, stream);
+        self.remote_state.publish(tuple, stream);
         if let Some(near) = &self.near {
             // If the table is full, a neighbour that is connected to in our place does not find the connection there.
             near.announce(tuple, stream);
         }
         self.want_far();
-        if self.known.want(port, Instant::now()) {
+        if self.remote_state.want(port, Instant::now()) {
             self.call();
         }
         Ok(())
@@ -337,7 +337,7 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
         if let Some(near) = &self.near {
             near.retract(tuple, stream);
         }
-        self.known.withdraw(tuple, stream);
+        self.remote_state.withdraw(tuple, stream);
     }
 
     fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)> {
@@ -348,11 +348,11 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
         // By the connecting thread, too.
         self.open_far().ok().filter(|far| !far.is_gone() && self.may_serve(tuple))?;
         let peer = F::peer_address((tuple.remote.ip(), port).into());
-        (!self.known.is_absent(peer, Instant::now())).then_some((peer, UNKNOWN_STREAM))
+        (!self.remote_state.is_absent(peer, Instant::now())).then_some((peer, UNKNOWN_STREAM))
     }
 
     fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
-        self.known.resolve(tuple)
+        self.remote_state.resolve(tuple)
     }
 
     fn holder(&self, tuple: &FourTuple) -> Option<u16> {
@@ -375,12 +375,12 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
         }
         // A neighbour that accepts links may have it, and refers peers to us.
         let is_strange = || !self.near.as_ref().is_some_and(|near| near.has_neighbour_with_links());
-        (accepted && self.known.is_taken(port) && is_strange()).then_some(Obstacle::PortTaken)
+        (accepted && self.remote_state.is_taken(port) && is_strange()).then_some(Obstacle::PortTaken)
     }
 
-    fn note_unreachable(&self, peer: PeerAddress) {
+    fn mark_unreachable(&self, peer: PeerAddress) {
         if is_far::<F>(peer) {
-            self.known.note_absent(peer, Instant::now());
+            self.remote_state.record_absent(peer, Instant::now());
         }
     }
 }

@@ -22,7 +22,7 @@ use netacc_verbs::{EventFd, EventSet, TimerFd};
 use parking_lot::Mutex;
 
 use crate::parts::{BetweenHosts, WithinHost};
-use crate::remote::{Known, Pause};
+use crate::remote::{Pause, RemoteState};
 use crate::{BackendFds, OpenError};
 
 /// The two devices of a fabric: their common name, and how to open them.
@@ -45,7 +45,7 @@ pub(crate) struct Fabric<N, F> {
     /// Connections within this host go over the near device, which otherwise only finds their peers.
     pub(crate) serves_host: bool,
     pub(crate) far: ArcSwapOption<F>,
-    pub(crate) known: Known,
+    pub(crate) remote_state: RemoteState,
     capabilities: Capabilities,
     /// A thread needs the far device.
     wanted: AtomicBool,
@@ -95,7 +95,7 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
             near,
             serves_host,
             far: ArcSwapOption::empty(),
-            known: Known::default(),
+            remote_state: RemoteState::default(),
             capabilities,
             wanted: AtomicBool::new(false),
             failed: Mutex::new(None),
@@ -192,13 +192,13 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         let gone = match &*self.far.load() {
             Some(far) if far.is_gone() => !far.is_in_use(),
             Some(far) => {
-                self.known.open_ports(Instant::now(), |port| far.listen_on(port));
+                self.remote_state.open_ports(Instant::now(), |port| far.listen_on(port));
                 false
             }
             None => false,
         };
         if gone {
-            self.let_go();
+            self.withdraw_far();
         }
         if self.far.load().is_none() && self.wanted.swap(false, Ordering::SeqCst) {
             // Threads that need the device find it once it is there.
@@ -236,7 +236,7 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
 
     /// Peers may connect; nothing else would cause another attempt.
     fn try_later(&self, left: Duration) {
-        let published = self.known.is_published();
+        let published = self.remote_state.is_published();
         self.wanted.store(published, Ordering::SeqCst);
         self.timer.set(published.then_some(left));
     }
@@ -251,7 +251,7 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
             self.events.add(fd, MEMBER).map_err(os)?;
         }
         if let Some(near) = &self.near {
-            near.tell_link_port(far.port());
+            near.publish_link_port(far.port());
         }
         self.far.store(Some(Arc::clone(&far)));
         // A thread that sleeps already does not poll this device. The other queues stay as they are: each message on an
@@ -263,15 +263,15 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         }
         // A thread that is about to fork waits for this lock, while calls into the libraries wait for the fork.
         drop(queues);
-        self.known.forget_ports();
-        self.known.open_ports(Instant::now(), |port| far.listen_on(port));
+        self.remote_state.forget_ports();
+        self.remote_state.open_ports(Instant::now(), |port| far.listen_on(port));
         Ok(far)
     }
 
     /// The far device was taken away, and no queue pair uses it any more.
-    fn let_go(&self) {
+    fn withdraw_far(&self) {
         if let Some(near) = &self.near {
-            near.tell_link_port(0);
+            near.publish_link_port(0);
         }
         // Its descriptors leave the sets as they are closed.
         self.far.store(None);
@@ -304,13 +304,13 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
 
     /// A thread is about to sleep on `cq`. Call it before looking for the far device: either the device is there, or
     /// the thread that opens it sees this.
-    pub(crate) fn note_armed(&self, cq: CompletionQueueId) {
+    pub(crate) fn record_armed(&self, cq: CompletionQueueId) {
         self.armed.fetch_or(bit(cq), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// No thread sleeps on `cq`; one that does calls `note_armed` again.
-    pub(crate) fn note_disarmed(&self, cq: CompletionQueueId) {
+    /// No thread sleeps on `cq`; one that does calls `record_armed` again.
+    pub(crate) fn record_disarmed(&self, cq: CompletionQueueId) {
         self.armed.fetch_and(!bit(cq), Ordering::Relaxed);
     }
 
@@ -549,20 +549,20 @@ mod tests {
     #[test]
     fn a_neighbour_that_holds_a_connection_is_named_once_it_accepts_links() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (asked, holder) = (fabric(folder.path()), fabric(folder.path()));
+        let (asker, holder) = (fabric(folder.path()), fabric(folder.path()));
         let between = tuple("10.99.0.1:6379", "10.99.0.2:40000");
         holder.publish(&between, 3).expect("room");
-        assert_eq!((asked.resolve(&between), asked.holder(&between)), (None, None));
+        assert_eq!((asker.resolve(&between), asker.holder(&between)), (None, None));
         assert_eq!(holder.resolve(&between), Some(3));
         let near = holder.near.as_ref().expect("given");
-        near.tell_link_port(40001);
-        assert_eq!((asked.holder(&between), holder.holder(&between)), (Some(40001), None));
+        near.publish_link_port(40001);
+        assert_eq!((asker.holder(&between), holder.holder(&between)), (Some(40001), None));
         holder.withdraw(&between, 3);
-        assert_eq!((asked.holder(&between), holder.resolve(&between)), (None, None));
+        assert_eq!((asker.holder(&between), holder.resolve(&between)), (None, None));
         let beyond = tuple("10.99.0.1:50000", "10.99.0.2:40000");
         assert_eq!(holder.publish(&beyond, 4), Err(netacc_device::DirectoryError::NoPort));
         assert_eq!(holder.obstacle(&beyond, true), Some(Obstacle::NoPort));
-        assert_eq!(asked.obstacle(&beyond.reversed(), false), Some(Obstacle::NoPort));
+        assert_eq!(asker.obstacle(&beyond.reversed(), false), Some(Obstacle::NoPort));
     }
 
     /// Breaks if a connection that is made while the device is away stayed on TCP when that is back, or were reported
@@ -589,9 +589,9 @@ mod tests {
         let [one, other] = [fabric(folder.path()), fabric(folder.path())];
         let near = |fabric: &Real| fabric.near.clone().expect("given");
         assert!(!near(&one).has_neighbour_with_links());
-        near(&one).tell_link_port(40001);
+        near(&one).publish_link_port(40001);
         assert!(!near(&one).has_neighbour_with_links() && near(&other).has_neighbour_with_links());
-        near(&one).tell_link_port(0);
+        near(&one).publish_link_port(0);
         assert!(!near(&other).has_neighbour_with_links());
     }
 }

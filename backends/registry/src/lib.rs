@@ -260,7 +260,7 @@ mod tests {
 
     /// Breaks if a key for RDMA devices were read and then ignored.
     #[test]
-    fn the_verbs_backend_is_told_what_the_configuration_says() {
+    fn the_verbs_backend_gets_the_configured_values() {
         let set = [
             ("NACC_COMP_VECTOR", "3"),
             ("NACC_VERBS_PROFILE", "erdma"),
@@ -269,8 +269,8 @@ mod tests {
         ];
         let (config, problems) = Loader::new().environment(set.map(|(k, v)| (k.into(), v.into()))).load();
         assert!(problems.is_empty());
-        let told = verbs_config(&config, IpAddr::from([10, 99, 0, 1]));
-        assert_eq!((told.comp_vector, told.profile, told.port), (3, Profile::Erdma, 0));
-        assert_eq!((told.mr_min_inc_bytes, told.mr_max_inc_bytes), (32 << 10, 1 << 20));
+        let converted = verbs_config(&config, IpAddr::from([10, 99, 0, 1]));
+        assert_eq!((converted.comp_vector, converted.profile, converted.port), (3, Profile::Erdma, 0));
+        assert_eq!((converted.mr_min_inc_bytes, converted.mr_max_inc_bytes), (32 << 10, 1 << 20));
     }
 }

@@ -26,7 +26,7 @@ pub(crate) trait WithinHost: Device + ConnectionManager + Directory {
     fn retract(&self, tuple: &FourTuple, stream: u32);
 
     /// Publishes to neighbours the port at which this process accepts links from other hosts; 0: none.
-    fn tell_link_port(&self, port: u16);
+    fn publish_link_port(&self, port: u16);
 
     /// The port at which the neighbour that has announced the connection accepts links from other hosts.
     fn link_port_of_holder(&self, tuple: &FourTuple) -> Option<u16>;
@@ -90,8 +90,8 @@ impl WithinHost for ShmDevice {
         self.retract(tuple, stream);
     }
 
-    fn tell_link_port(&self, port: u16) {
-        self.tell_link_port(port);
+    fn publish_link_port(&self, port: u16) {
+        self.publish_link_port(port);
     }
 
     fn link_port_of_holder(&self, tuple: &FourTuple) -> Option<u16> {

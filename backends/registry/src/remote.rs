@@ -63,7 +63,7 @@ struct Absence {
 }
 
 /// After this time a connected link was not refused. Arbitrary: the time that setting up a link may take.
-const SETTLED: Duration = Duration::from_secs(10);
+const CONFIRMED_AFTER: Duration = Duration::from_secs(10);
 
 /// The port where links for a TCP port are accepted. `None`: there is no such port.
 pub(crate) fn link_port(tcp: u16) -> Option<u16> {
@@ -72,7 +72,7 @@ pub(crate) fn link_port(tcp: u16) -> Option<u16> {
 
 /// See the module documentation.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct RemoteState {
     /// Streams of ours, by the tuple that this process sees.
     published: RwLock<HashMap<FourTuple, u32>>,
     absent: RwLock<HashMap<PeerAddress, Absence>>,
@@ -90,7 +90,7 @@ enum Port {
     Taken(Instant),
 }
 
-impl Known {
+impl RemoteState {
     pub(crate) fn publish(&self, tuple: &FourTuple, stream: u32) {
         self.published.write().insert(*tuple, stream);
     }
@@ -115,20 +115,20 @@ impl Known {
         self.absent.read().get(&peer).is_some_and(|absence| absence.present.is_none() && !absence.pause.is_over(now))
     }
 
-    pub(crate) fn note_absent(&self, peer: PeerAddress, now: Instant) {
+    pub(crate) fn record_absent(&self, peer: PeerAddress, now: Instant) {
         let mut absent = self.absent.write();
         if absent.len() >= MAX_ABSENT {
             absent.clear();
         }
-        let settled = |since: Instant| now.saturating_duration_since(since) >= SETTLED;
-        let before = absent.get(&peer).filter(|absence| !absence.present.is_some_and(settled));
+        let is_confirmed = |since: Instant| now.saturating_duration_since(since) >= CONFIRMED_AFTER;
+        let before = absent.get(&peer).filter(|absence| !absence.present.is_some_and(is_confirmed));
         let pause = Pause::after(before.map(|absence| absence.pause), now, PAUSE);
         absent.insert(peer, Absence { pause, present: None });
     }
 
-    pub(crate) fn note_present(&self, peer: PeerAddress, now: Instant) {
-        let known = |absence: &Absence| absence.present.is_some();
-        if self.absent.read().get(&peer).is_none_or(known) {
+    pub(crate) fn record_present(&self, peer: PeerAddress, now: Instant) {
+        let remote = |absence: &Absence| absence.present.is_some();
+        if self.absent.read().get(&peer).is_none_or(remote) {
             return;
         }
         if let Some(absence) = self.absent.write().get_mut(&peer) {
@@ -136,7 +136,7 @@ impl Known {
         }
     }
 
-    /// Links are to be accepted at `port`. True: [`open_ports`](Known::open_ports) has work to do. For a port that was
+    /// Links are to be accepted at `port`. True: [`open_ports`](RemoteState::open_ports) has work to do. For a port that was
     /// seen before it costs a lookup.
     pub(crate) fn want(&self, port: u16, now: Instant) -> bool {
         match self.ports.read().get(&port) {
@@ -188,42 +188,42 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_there_is_left_alone_longer_each_time() {
-        let (known, peer, begun) = (Known::default(), PeerAddress([1; 4]), Instant::now());
-        assert!(!known.is_absent(peer, begun));
+    fn the_pause_grows_with_each_failed_attempt() {
+        let (remote, peer, begun) = (RemoteState::default(), PeerAddress([1; 4]), Instant::now());
+        assert!(!remote.is_absent(peer, begun));
         let mut now = begun;
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            known.note_absent(peer, now);
-            let pause = pause_of(&known, peer);
-            assert!(known.is_absent(peer, now + pause - Duration::from_millis(1)));
+            remote.record_absent(peer, now);
+            let pause = pause_of(&remote, peer);
+            assert!(remote.is_absent(peer, now + pause - Duration::from_millis(1)));
             now += pause;
-            assert!(!known.is_absent(peer, now));
+            assert!(!remote.is_absent(peer, now));
             pauses.push(pause);
         }
         assert_eq!((pauses[0], pauses[1], pauses[11]), (PAUSE.first, PAUSE.first * 2, PAUSE.longest));
-        known.note_present(peer, now);
-        assert!(!known.is_absent(peer, now));
-        now += SETTLED;
-        known.note_absent(peer, now);
-        assert_eq!(pause_of(&known, peer), PAUSE.first);
+        remote.record_present(peer, now);
+        assert!(!remote.is_absent(peer, now));
+        now += CONFIRMED_AFTER;
+        remote.record_absent(peer, now);
+        assert_eq!(pause_of(&remote, peer), PAUSE.first);
     }
 
-    fn pause_of(known: &Known, peer: PeerAddress) -> Duration {
-        known.absent.read()[&peer].pause.len
+    fn pause_of(remote: &RemoteState, peer: PeerAddress) -> Duration {
+        remote.absent.read()[&peer].pause.len
     }
 
     /// Breaks if a peer with another key got one request after the other, because connecting to it succeeds.
     #[test]
-    fn who_refuses_each_link_is_left_alone_longer_each_time_too() {
-        let (known, peer, mut now) = (Known::default(), PeerAddress([1; 4]), Instant::now());
+    fn the_pause_grows_with_each_refused_link() {
+        let (remote, peer, mut now) = (RemoteState::default(), PeerAddress([1; 4]), Instant::now());
         let mut pauses = Vec::new();
         for _ in 0..4 {
-            known.note_present(peer, now);
+            remote.record_present(peer, now);
             now += Duration::from_millis(10);
-            known.note_absent(peer, now);
-            assert!(known.is_absent(peer, now));
-            let pause = pause_of(&known, peer);
+            remote.record_absent(peer, now);
+            assert!(remote.is_absent(peer, now));
+            let pause = pause_of(&remote, peer);
             pauses.push(pause);
             now += pause;
         }
@@ -232,36 +232,36 @@ mod tests {
 
     #[test]
     fn peers_without_end_take_no_memory_without_end() {
-        let known = Known::default();
+        let remote = RemoteState::default();
         let now = Instant::now();
-        (0..3 * MAX_ABSENT as u64).for_each(|number| known.note_absent(PeerAddress([number; 4]), now));
-        assert!(known.absent.read().len() <= MAX_ABSENT);
+        (0..3 * MAX_ABSENT as u64).for_each(|number| remote.record_absent(PeerAddress([number; 4]), now));
+        assert!(remote.absent.read().len() <= MAX_ABSENT);
     }
 
     /// Breaks if each new connection had the port opened once more, or one that is taken were given up permanently.
     #[test]
     fn a_port_is_opened_once_and_tried_again_after_a_while_if_it_was_taken() {
-        let (known, now) = (Known::default(), Instant::now());
+        let (remote, now) = (RemoteState::default(), Instant::now());
         let tried = RefCell::new(Vec::new());
         let open = |now, result: fn() -> io::Result<()>| {
-            known.open_ports(now, |port| {
+            remote.open_ports(now, |port| {
                 tried.borrow_mut().push(port);
                 result()
             });
         };
-        assert!(known.want(26379, now) && !known.want(26379, now));
-        assert!(!known.is_taken(26379));
+        assert!(remote.want(26379, now) && !remote.want(26379, now));
+        assert!(!remote.is_taken(26379));
         open(now, || Err(io::ErrorKind::AddrInUse.into()));
-        assert!(known.is_taken(26379) && !known.is_taken(26380));
+        assert!(remote.is_taken(26379) && !remote.is_taken(26380));
         let early = now + PORT_PAUSE - Duration::from_millis(1);
-        assert!(!known.want(26379, early));
+        assert!(!remote.want(26379, early));
         open(early, || Ok(()));
         assert_eq!(*tried.borrow(), [26379], "not before its time");
-        assert!(known.want(26379, now + PORT_PAUSE));
+        assert!(remote.want(26379, now + PORT_PAUSE));
         open(now + PORT_PAUSE, || Ok(()));
-        assert!(!known.want(26379, now + 10 * PORT_PAUSE) && !known.is_taken(26379));
+        assert!(!remote.want(26379, now + 10 * PORT_PAUSE) && !remote.is_taken(26379));
         assert_eq!(*tried.borrow(), [26379, 26379]);
-        known.forget_ports();
+        remote.forget_ports();
         open(now + 10 * PORT_PAUSE, || Ok(()));
         assert_eq!(tried.borrow().len(), 3, "the device was lost, and with it its ports");
     }

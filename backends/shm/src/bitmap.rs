@@ -56,7 +56,7 @@ impl CqBitmap {
 
     /// Whether nothing is pending, as far as the loads show.
     #[inline]
-    pub(crate) fn looks_empty(&self) -> bool {
+    pub(crate) fn seems_empty(&self) -> bool {
         self.summary.load(Relaxed) == 0
     }
 
@@ -114,15 +114,15 @@ pub(crate) fn arm<'a>(armed: &AtomicU32, how: u32, mut bitmaps: impl Iterator<It
 #[inline]
 pub(crate) fn announce(bitmaps: &[CqBitmap; CQS], armed: &[Flag; CQS], index: usize, side: &QpShared) -> u32 {
     // The completion queue is a value of the receiver, and may be invalid.
-    let tell = |cq: usize| match (bitmaps.get(cq), armed.get(cq)) {
+    let signal = |cq: usize| match (bitmaps.get(cq), armed.get(cq)) {
         (Some(bitmap), Some(flag)) => u32::from(bitmap.set(index) && flag.0.load(SeqCst) != 0) << cq,
         _ => 0,
     };
     let cq = (side.rx.wake.load(Relaxed) & CQ_MASK) as usize;
-    let mut ring = tell(cq);
+    let mut ring = signal(cq);
     let now = (wake_sleepers(side) & CQ_MASK) as usize;
     if now != cq {
-        ring |= tell(now);
+        ring |= signal(now);
     }
     ring
 }

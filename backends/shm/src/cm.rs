@@ -294,7 +294,7 @@ impl ShmDevice {
         let control = &mut *slot.control.lock();
         *control = Control::default();
         control.peer = connecting;
-        self.note_own(slot, connecting);
+        self.record_own(slot, connecting);
         control.connecting = connecting.is_some();
         slot.sock.store(fd.into_raw_fd(), Release);
         slot.state.store(HANDSHAKE, Release);
@@ -353,7 +353,7 @@ impl ShmDevice {
     }
 
     /// The peer of a pair has been identified.
-    fn note_own(&self, slot: &PairSlot, peer: Option<PeerAddress>) {
+    fn record_own(&self, slot: &PairSlot, peer: Option<PeerAddress>) {
         slot.own.store(peer == Some(self.rendezvous.address()), Relaxed);
     }
 
@@ -379,7 +379,7 @@ impl ShmDevice {
         let peer = rendezvous::address(&process);
         let control = &mut *slot.control.lock();
         control.peer = Some(peer);
-        self.note_own(slot, control.peer);
+        self.record_own(slot, control.peer);
         let welcome = Message::Welcome { segment_bytes: bytes };
         let fds = [segment.as_raw_fd(), self.doorbell_fd()];
         // Not queued: the segment's descriptor does not outlive this call.

@@ -28,7 +28,7 @@ impl Descriptors {
     const OWN: u32 = 1;
     const NONE: u32 = 2;
     /// A use is one system call that does not block. Looks at a yield each; arbitrary.
-    const USE_LOOKS: u32 = 100_000;
+    const USE_CHECKS: u32 = 100_000;
 
     /// Gives up descriptors of peers.
     pub(crate) fn give_up_wakes(&self) {
@@ -61,7 +61,7 @@ impl Descriptors {
     /// Takes a number out, and waits until no thread uses it any more. `None`: there is none, or a use takes too long.
     pub(crate) fn take(&self, fd: &AtomicI32) -> Option<RawFd> {
         let number = fd.swap(-1, SeqCst);
-        let unused = (0..Descriptors::USE_LOOKS).any(|_| {
+        let unused = (0..Descriptors::USE_CHECKS).any(|_| {
             let unused = self.uses.load(SeqCst) == 0;
             if !unused {
                 std::thread::yield_now();

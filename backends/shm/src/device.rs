@@ -19,9 +19,9 @@ use parking_lot::Mutex;
 use crate::bitmap;
 use crate::config::{ShmConfig, MIN_SEGMENT_BYTES};
 use crate::cq::CompletionQueue;
+use crate::defer::{self, DeviceId};
 use crate::descriptors::{Descriptors, GiveBack};
 use crate::doorbell::OwnDoorbell;
-use crate::hold::{self, DeviceId};
 use crate::layout::{ASLEEP, AWAKE, CQS, MODERATED, RING};
 use crate::limits;
 use crate::manager::{Manager, KICK, LISTENER};
@@ -108,7 +108,7 @@ impl ShmDevice {
     /// refuse the bytes.
     pub fn end_with_this_thread(&self) {
         // If the kernel cannot, the call has no effect.
-        let _ = sys::tell_of_death(self.doorbell.life());
+        let _ = sys::announce_exit(self.doorbell.life());
     }
 
     /// Leaves the rendezvous, at the end of the process, and removes it if no other process uses it. Safe in a signal
@@ -243,7 +243,7 @@ impl ShmDevice {
         while ring != 0 {
             let cq = ring.trailing_zeros() as usize;
             ring &= ring - 1;
-            if pair.peer_armed(cq) != MODERATED || !hold::keep(self.id(), pair.index, cq) {
+            if pair.peer_armed(cq) != MODERATED || !defer::keep(self.id(), pair.index, cq) {
                 self.ring_peer(pair, cq);
             }
         }
@@ -282,9 +282,9 @@ impl ShmDevice {
 
     /// A message was taken. If its sender had done an operation in the kernel since the last one, the time is updated.
     #[inline]
-    fn note_stamp(&self, pair: &PairSlot, stamp: Stamp) {
+    fn record_stamp(&self, pair: &PairSlot, stamp: Stamp) {
         if pair.kernel_operation.load(Relaxed) != stamp.kernel_operation() {
-            self.kernel_news.note(pair.kernel_operations(), stamp.kernel_operation());
+            self.kernel_news.record(pair.kernel_operations(), stamp.kernel_operation());
             pair.kernel_operation.store(stamp.kernel_operation(), Release);
         }
     }
@@ -335,7 +335,7 @@ impl Device for ShmDevice {
 
     #[inline]
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
-        self.pairs.qp(qp).map_or(0, |(pair, _, local)| local.poll(qp, out, |stamp| self.note_stamp(pair, stamp)))
+        self.pairs.qp(qp).map_or(0, |(pair, _, local)| local.poll(qp, out, |stamp| self.record_stamp(pair, stamp)))
     }
 
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
@@ -473,12 +473,12 @@ impl CompletionEvents for ShmDevice {
         }
     }
 
-    fn hold_wakes(&self) {
-        hold::begin(self.id());
+    fn defer_wakes(&self) {
+        defer::begin(self.id());
     }
 
     fn release_wakes(&self) {
-        hold::end(self.id(), |pair, cq| {
+        defer::end(self.id(), |pair, cq| {
             let Some(pair) = self.pairs.get(pair as usize) else { return };
             if pair.is_active() && pair.peer_armed(cq) != AWAKE {
                 self.ring_peer(pair, cq);

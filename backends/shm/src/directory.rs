@@ -28,8 +28,8 @@ impl ShmDevice {
     }
 
     /// Announces to them the port at which we accept links from other hosts; 0: none.
-    pub fn tell_link_port(&self, port: u16) {
-        self.rendezvous.table.tell_link_port(self.rendezvous.slot, self.rendezvous.generation, port);
+    pub fn publish_link_port(&self, port: u16) {
+        self.rendezvous.table.publish_link_port(self.rendezvous.slot, self.rendezvous.generation, port);
     }
 
     /// The port at which the process that has announced the connection accepts links from other hosts. `None`: no other
@@ -40,7 +40,7 @@ impl ShmDevice {
         table.link_port(process)
     }
 
-    /// Whether another process has [announced](ShmDevice::tell_link_port) that it accepts links from other hosts.
+    /// Whether another process has [announced](ShmDevice::publish_link_port) that it accepts links from other hosts.
     pub fn has_neighbour_with_links(&self) -> bool {
         self.rendezvous.table.has_link_port_beside(self.rendezvous.slot)
     }

@@ -154,8 +154,8 @@ impl<const N: usize> World<N> {
 
     /// Takes at most `room` queue pairs from `cq`, and their completions. As `ShmDevice::pending` and its callers do
     /// it.
-    fn look(&self, cq: usize, room: usize) -> Vec<Completion> {
-        if self.bitmaps[cq].looks_empty() {
+    fn poll_pairs(&self, cq: usize, room: usize) -> Vec<Completion> {
+        if self.bitmaps[cq].seems_empty() {
             return Vec::new();
         }
         let (mut reported, mut moved) = (Vec::new(), Vec::new());
@@ -195,7 +195,7 @@ impl<const N: usize> World<N> {
     fn receive(&self, cq: usize, count: usize) -> Vec<u32> {
         let mut got = Vec::new();
         while got.len() < count {
-            let new = self.look(cq, 4);
+            let new = self.poll_pairs(cq, 4);
             if new.is_empty() {
                 self.sleep(cq);
             }

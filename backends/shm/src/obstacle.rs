@@ -29,13 +29,13 @@ pub(crate) struct KernelSocket {
 }
 
 /// The last search of descriptors.
-struct Look {
+struct Search {
     at: Instant,
     service: SocketAddr,
     found: Option<Obstacle>,
 }
 
-static LAST: Mutex<Option<Look>> = Mutex::new(None);
+static LAST: Mutex<Option<Search>> = Mutex::new(None);
 
 /// The obstacle of the process that holds the end which sees the connection as `peer`. `None`: it does not run the
 /// library, or this cannot be determined. `admits_group`: users are distinguished by their group, not by their number.
@@ -48,16 +48,16 @@ pub(crate) fn find(peer: &FourTuple, admits_group: bool, is_known: impl Fn(u32) 
         return Some(Obstacle::OtherUser);
     }
     let mut last = LAST.lock();
-    if let Some(look) = last.as_ref().filter(|look| look.at.elapsed() < INTERVAL) {
-        return look.found.filter(|_| look.service == peer.local);
+    if let Some(search) = last.as_ref().filter(|search| search.at.elapsed() < INTERVAL) {
+        return search.found.filter(|_| search.service == peer.local);
     }
-    let found = look(socket.inode, is_known);
-    *last = Some(Look { at: Instant::now(), service: peer.local, found });
+    let found = search(socket.inode, is_known);
+    *last = Some(Search { at: Instant::now(), service: peer.local, found });
     found
 }
 
 /// Whether a process that runs the library has the socket, and why the directory did not find it.
-fn look(inode: u32, is_known: impl Fn(u32) -> bool) -> Option<Obstacle> {
+fn search(inode: u32, is_known: impl Fn(u32) -> bool) -> Option<Obstacle> {
     let names = netacc_descriptors::read_text("/proc/net/unix").ok()?;
     let listeners = Listeners::of(&names);
     let own = sys::pid();
@@ -148,21 +148,21 @@ mod tests {
 
     use super::*;
 
-    fn asked(socket: &TcpStream) -> Option<KernelSocket> {
+    fn query(socket: &TcpStream) -> Option<KernelSocket> {
         let end = FourTuple { local: socket.peer_addr().ok()?, remote: socket.local_addr().ok()? };
         parse(&sys::socket_of(&request(&end)).expect("the kernel answers"))
     }
 
     #[test]
-    fn the_kernel_tells_whose_the_other_end_is_and_whether_it_was_accepted() {
+    fn the_kernel_reports_who_has_the_other_end_and_whether_it_was_accepted() {
         for host in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(host).expect("a port");
             let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("listening");
-            assert_eq!(asked(&client).expect("it waits there").inode, 0);
+            assert_eq!(query(&client).expect("it waits there").inode, 0);
             let (server, _) = listener.accept().expect("it waits there");
             let stat = sys::fstat(server.as_raw_fd()).expect("open");
             let wanted = KernelSocket { uid: sys::euid(), inode: stat.st_ino as u32 };
-            assert_eq!(asked(&client), Some(wanted));
+            assert_eq!(query(&client), Some(wanted));
             assert!(holds(sys::pid(), wanted.inode) && !holds(sys::pid(), 1));
         }
         let nobody: SocketAddr = "127.0.0.1:1".parse().expect("an address");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn short_answers_say_nothing() {
+    fn short_answers_are_ignored() {
         assert_eq!(parse(&[]), None);
         assert_eq!(parse(&[0; 88]), None);
         let mut answer = [0; 87];

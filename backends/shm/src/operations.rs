@@ -27,33 +27,33 @@ impl Numbers {
     }
 
     /// Announces an operation that has ended to peers, and gives it a number.
-    pub(crate) fn publish(&self, told: &KernelOperations, operation: KernelOperation) {
+    pub(crate) fn publish(&self, published: &KernelOperations, operation: KernelOperation) {
         let number = self.0.fetch_add(1, Relaxed).wrapping_add(1);
-        let [begun, ended] = &told.times[number as usize % OPERATIONS];
+        let [begun, ended] = &published.times[number as usize % OPERATIONS];
         begun.store(operation.begun.as_nanos(), Relaxed);
         ended.store(operation.ended.as_nanos(), Relaxed);
         // If threads publish at once, the last number counts; a thread with a lower one has announced it to no peer
         // yet.
         let later = |last: u32| (number.wrapping_sub(last) as i32 > 0).then_some(number);
-        let _ = told.last.fetch_update(Release, Relaxed, later);
+        let _ = published.last.fetch_update(Release, Relaxed, later);
     }
 }
 
 /// The times of the operation whose number has `half` as its lower half; `None` if it is not remembered any more.
-pub(crate) fn look_up(told: &KernelOperations, half: u32) -> Option<KernelOperation> {
-    let age = || told.last.load(Acquire).wrapping_sub(half) & 0xffff;
+pub(crate) fn find(published: &KernelOperations, half: u32) -> Option<KernelOperation> {
+    let age = || published.last.load(Acquire).wrapping_sub(half) & 0xffff;
     // Another operation may be about to take the place: it has ended by the time its number is announced.
-    let is_known = |age: u32| (age as usize) < OPERATIONS / 2;
-    if !is_known(age()) {
+    let is_recent = |age: u32| (age as usize) < OPERATIONS / 2;
+    if !is_recent(age()) {
         return None;
     }
-    let [begun, ended] = &told.times[half as usize % OPERATIONS];
+    let [begun, ended] = &published.times[half as usize % OPERATIONS];
     let [mut begun, ended] = [begun, ended].map(|time| Instant::from_nanos(time.load(Relaxed)));
-    if told.begun.load(Acquire) & 0xffff == half {
+    if published.begun.load(Acquire) & 0xffff == half {
         begun = ended;
     }
     fence(SeqCst);
-    is_known(age()).then_some(KernelOperation { begun, ended })
+    is_recent(age()).then_some(KernelOperation { begun, ended })
 }
 
 /// See [`KernelOrder::kernel_news`](netacc_device::KernelOrder::kernel_news): the times at which it began and ended, in
@@ -64,11 +64,11 @@ pub(crate) struct News([atomic::AtomicU64; 2]);
 impl News {
     /// A message came whose sender had done the operation of that number in the kernel.
     #[cold]
-    pub(crate) fn note(&self, told: &KernelOperations, half: u32) {
+    pub(crate) fn record(&self, published: &KernelOperations, half: u32) {
         let now = sys::now();
         // No operation is later than now, and one that is not remembered may have been at any time.
-        let known = look_up(told, half);
-        let KernelOperation { begun, ended } = known.unwrap_or(KernelOperation { begun: now, ended: now });
+        let found = find(published, half);
+        let KernelOperation { begun, ended } = found.unwrap_or(KernelOperation { begun: now, ended: now });
         for (news, at) in self.0.iter().zip([begun, ended]) {
             news.fetch_max(at.min(now).as_nanos(), AcqRel);
         }
@@ -93,23 +93,23 @@ mod tests {
 
     // Breaks if a number were looked up in another's place, or an old one taken for a new one.
     #[test]
-    fn recent_operations_are_known_by_half_their_number() {
+    fn recent_operations_are_found_by_half_their_number() {
         let word = || AtomicU64::new(0);
-        let told = KernelOperations {
+        let published = KernelOperations {
             begun: AtomicU32::new(0x1_0003),
             last: AtomicU32::new(0xfffe),
             times: std::array::from_fn(|_| [word(), word()]),
         };
         let numbers = Numbers(AtomicU32::new(0xfffe));
-        (0..4).for_each(|i| numbers.publish(&told, operation(i * 10)));
-        assert_eq!(told.last.load(Relaxed), 0x1_0002);
-        assert_eq!(look_up(&told, 0xffff), Some(operation(0)));
-        assert_eq!(look_up(&told, 2), Some(operation(30)));
-        assert_eq!(look_up(&told, 3), None, "not yet");
-        told.begun.store(0x1_0002, Relaxed);
+        (0..4).for_each(|i| numbers.publish(&published, operation(i * 10)));
+        assert_eq!(published.last.load(Relaxed), 0x1_0002);
+        assert_eq!(find(&published, 0xffff), Some(operation(0)));
+        assert_eq!(find(&published, 2), Some(operation(30)));
+        assert_eq!(find(&published, 3), None, "not yet");
+        published.begun.store(0x1_0002, Relaxed);
         let ended = Instant::from_nanos(31);
-        assert_eq!(look_up(&told, 2), Some(KernelOperation { begun: ended, ended }), "nothing newer has begun");
-        (0..OPERATIONS as u64).for_each(|i| numbers.publish(&told, operation(100 + i)));
-        assert_eq!(look_up(&told, 2), None, "too long ago");
+        assert_eq!(find(&published, 2), Some(KernelOperation { begun: ended, ended }), "nothing newer has begun");
+        (0..OPERATIONS as u64).for_each(|i| numbers.publish(&published, operation(100 + i)));
+        assert_eq!(find(&published, 2), None, "too long ago");
     }
 }

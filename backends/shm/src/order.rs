@@ -20,7 +20,7 @@ impl Order {
 
     /// The next queue pair's stamp; a queue pair that has only a completion of its own comes with the one before.
     #[inline]
-    pub(crate) fn note(&mut self, stamp: Option<u32>) {
+    pub(crate) fn record(&mut self, stamp: Option<u32>) {
         if self.len == Order::MOST {
             self.unsorted = false;
             return;
@@ -58,7 +58,7 @@ mod tests {
 
     fn ordered(stamps: &[Option<u32>]) -> Vec<u32> {
         let mut order = Order::default();
-        stamps.iter().for_each(|stamp| order.note(*stamp));
+        stamps.iter().for_each(|stamp| order.record(*stamp));
         let mut qps: Vec<_> = (0..stamps.len() as u32).map(QueuePairId).collect();
         order.apply(&mut qps);
         qps.into_iter().map(|qp| qp.0).collect()

@@ -53,14 +53,14 @@ impl ShmDevice {
     #[inline]
     fn scan(&self, pair: &PairSlot, cq: usize, out: &mut [QueuePairId], mut n: usize, order: &mut Order) -> usize {
         let bitmap = &pair.rx().bitmaps[cq];
-        if bitmap.looks_empty() {
+        if bitmap.seems_empty() {
             return n;
         }
         let queue = &self.cqs[cq];
         let taken = bitmap.take(queue.next_qp.load(Relaxed), out.len() - n, |index| {
             let Some(local) = self.reportable(pair, index, cq, out, n) else { return false };
             n += 1;
-            order.note(local.next_stamp().map(Stamp::number));
+            order.record(local.next_stamp().map(Stamp::number));
             true
         });
         queue.next_qp.store(taken.next, Relaxed);

@@ -111,7 +111,7 @@ impl Rendezvous {
             }
             match FileLock::attempt(file) {
                 Ok(_lock) => {
-                    let swept = self.table.bury(|id| is_dead(id, self.pid_namespace));
+                    let swept = self.table.free_dead(|id| is_dead(id, self.pid_namespace));
                     if swept.live == 0 {
                         remove(&dir, &self.path);
                     }
@@ -139,7 +139,7 @@ pub(crate) fn sweep(path: &Path, group: Option<u32>) -> usize {
     }
     let Ok(ns) = sys::namespace("pid") else { return beside };
     let Ok(Opened { table, lock, .. }) = open_locked(path, group) else { return beside };
-    let swept = table.bury(|id| is_dead(id, ns));
+    let swept = table.free_dead(|id| is_dead(id, ns));
     let stale = table.free_stale(&sys::allocated(lock.fd()));
     if swept.live == 0 {
         let path = c_string(path);
@@ -196,7 +196,7 @@ fn all_dead(lock: &FileLock, bytes: u64, pid_namespace: u64) -> bool {
     }
     let Ok(map) = FileMap::new(lock.fd(), TABLE_BYTES) else { return false };
     let table = Table::new(map);
-    table.check() && table.bury(|id| is_dead(id, pid_namespace)).live == 0
+    table.check() && table.free_dead(|id| is_dead(id, pid_namespace)).live == 0
 }
 
 fn c_string(path: &Path) -> CString {

@@ -162,7 +162,7 @@ struct RobustList {
 /// Makes the kernel set `FUTEX_OWNER_DIED` in `word` when the calling thread ends, before it closes descriptors that
 /// only its process has open. The thread holds no robust mutex, now or later; `word` stays mapped as long as it lives.
 #[cfg(not(any(loom, miri)))]
-pub(crate) fn tell_of_death(word: &AtomicU32) -> io::Result<()> {
+pub(crate) fn announce_exit(word: &AtomicU32) -> io::Result<()> {
     thread_local! {
         /// Stored with the thread, because the kernel reads it at the thread's end. In the heap only the kernel would
         /// refer to it, and a leak checker would report it.
@@ -184,7 +184,7 @@ pub(crate) fn tell_of_death(word: &AtomicU32) -> io::Result<()> {
 }
 
 #[cfg(any(loom, miri))]
-pub(crate) fn tell_of_death(_: &crate::sync::AtomicU32) -> io::Result<()> {
+pub(crate) fn announce_exit(_: &crate::sync::AtomicU32) -> io::Result<()> {
     Ok(())
 }
 

@@ -80,7 +80,7 @@ pub(crate) struct Identity {
     pub token: [u64; 2],
 }
 
-/// The result of [`Layout::bury`].
+/// The result of [`Layout::free_dead`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Swept {
     pub live: usize,
@@ -159,7 +159,7 @@ impl Layout {
 
     /// Frees the slots of dead processes; returns how many processes remain and how many slots were freed. Under the lock.
     /// Allocates nothing.
-    pub(crate) fn bury(&self, is_dead: impl Fn(Identity) -> bool) -> Swept {
+    pub(crate) fn free_dead(&self, is_dead: impl Fn(Identity) -> bool) -> Swept {
         let mut swept = Swept::default();
         // Slots that were never used come last: reading them would allocate memory.
         for s in self.slots.iter().take_while(|s| s.state.load(Acquire) != 0) {
@@ -213,19 +213,19 @@ impl Layout {
     }
 
     /// Records the port at which the process of a slot accepts links from other hosts.
-    pub(crate) fn tell_link_port(&self, slot: u32, generation: u16, port: u16) {
+    pub(crate) fn publish_link_port(&self, slot: u32, generation: u16, port: u16) {
         if let Some(s) = self.slots.get(slot as usize) {
             s.link_port.store(u64::from(generation) << 32 | u64::from(port), Release);
         }
     }
 
-    /// The port that [`tell_link_port`](Layout::tell_link_port) recorded for a process that is still there. `None`:
+    /// The port that [`publish_link_port`](Layout::publish_link_port) recorded for a process that is still there. `None`:
     /// none, or 0.
     pub(crate) fn link_port(&self, process: Process) -> Option<u16> {
         let s = self.slots.get(process.slot as usize)?;
-        let noted = s.link_port.load(Acquire);
-        let current = noted >> 32 == s.state.load(Acquire) >> 32;
-        u16::try_from(noted as u32).ok().filter(|port| current && *port != 0)
+        let recorded = s.link_port.load(Acquire);
+        let current = recorded >> 32 == s.state.load(Acquire) >> 32;
+        u16::try_from(recorded as u32).ok().filter(|port| current && *port != 0)
     }
 
     /// Whether a process in another slot has recorded such a port.
@@ -351,13 +351,13 @@ mod tests {
         let (slot, g) = t.register(identity(7), |_| false).unwrap();
         let process = t.process(slot).unwrap();
         assert_eq!(t.link_port(process), None);
-        t.tell_link_port(slot, g, 26379);
+        t.publish_link_port(slot, g, 26379);
         assert_eq!(t.link_port(process), Some(26379));
         t.unregister(slot, g);
         let (again, h) = t.register(identity(8), |_| false).unwrap();
         assert_eq!(again, slot);
         assert_eq!(t.link_port(t.process(slot).unwrap()), None, "that of its predecessor");
-        t.tell_link_port(slot, h, 0);
+        t.publish_link_port(slot, h, 0);
         assert_eq!(t.link_port(process), None);
     }
 
@@ -373,7 +373,7 @@ mod tests {
         assert!(!t.publish(1000, a, ga, 0));
         let (b, gb) = t.register(identity(2), |_| false).unwrap();
         assert!(!t.publish(1000, b, gb, 0));
-        assert_eq!(t.bury(|id| id.pid == 1), Swept { live: 1, freed: 1 });
+        assert_eq!(t.free_dead(|id| id.pid == 1), Swept { live: 1, freed: 1 });
         assert!(t.publish(1000, b, gb, 3));
         assert_eq!(t.lookup(1000).map(|(p, s)| (p.pid, s)), Some((2, 3)));
         assert_eq!(t.lookup(1), None);
@@ -416,7 +416,7 @@ mod tests {
             t.publish(key, slot, 1, 2);
             t.withdraw(key, slot, 1, 2);
             t.unregister(slot, 1);
-            t.bury(|id| id.pid % 2 == 0);
+            t.free_dead(|id| id.pid % 2 == 0);
             t.free_stale(&[0..TABLE_BYTES as u64, next()..next()]);
             t.register(identity(3), |_| false);
         }

@@ -230,7 +230,7 @@ fn region_survives_its_pair() {
 }
 
 #[test]
-fn destroy_is_seen_after_what_was_placed() {
+fn destroy_is_seen_after_placed_bytes() {
     let dir = Dir::new("destroy");
     let (a, b) = (Node::open(&dir.0), Node::open(&dir.0));
     let (ca, cb) = local_pair(&a, &b);
@@ -320,7 +320,7 @@ fn a_batch_wakes_once() {
         assert_eq!(b.dev.pending(b.cq, &mut [cb.qp; 2]), 1);
     };
     assert_eq!(b.dev.arm_moderated(b.cq), netacc_device::Armed::Sleep);
-    a.dev.hold_wakes();
+    a.dev.defer_wakes();
     a.send(&ca, 1, 0, b"x");
     a.send(&ca, 2, 0, b"x");
     assert!(!rung());
@@ -340,7 +340,7 @@ fn a_batch_wakes_once() {
     // A thread relies on being woken, even if others sleep too.
     assert_eq!(b.dev.arm(b.cq), netacc_device::Armed::Sleep);
     assert_eq!(b.dev.arm_moderated(b.cq), netacc_device::Armed::Sleep);
-    a.dev.hold_wakes();
+    a.dev.defer_wakes();
     a.send(&ca, 4, 0, b"x");
     assert!(rung());
     a.dev.release_wakes();

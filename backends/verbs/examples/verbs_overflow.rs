@@ -63,10 +63,10 @@ impl End<'_> {
 }
 
 /// Waits for an event.
-fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+fn until<T>(what: &str, mut check: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
-        if let Some(found) = look()? {
+        if let Some(found) = check()? {
             return Ok(found);
         }
         thread::sleep(Duration::from_millis(1));
@@ -117,7 +117,7 @@ fn run(address: IpAddr) -> Result<serde_json::Value> {
     let left = ours.completions();
     let ends =
         |completions: &[Completion]| completions.iter().filter(|c| matches!(c, Completion::Disconnected)).count();
-    let told = until("the peer's event", || {
+    let seen = until("the peer's event", || {
         peer.poll_event();
         Ok(theirs.completions().iter().any(|c| matches!(c, Completion::Disconnected)).then_some(true))
     })?;
@@ -137,7 +137,7 @@ fn run(address: IpAddr) -> Result<serde_json::Value> {
         "completed": left.iter().filter(|c| matches!(c, Completion::Send { .. })).count(),
         "disconnected": ends(&left),
         "refuses": refused.to_string(),
-        "peer_disconnected": told,
+        "peer_disconnected": seen,
         "others_go_on": arrived,
     }))
 }
@@ -148,8 +148,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match run(address) {
-        Ok(told) => {
-            println!("{told}");
+        Ok(seen) => {
+            println!("{seen}");
             ExitCode::SUCCESS
         }
         Err(error) => {

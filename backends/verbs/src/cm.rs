@@ -65,7 +65,7 @@ impl VerbsDevice {
             self.handle(&mut manager, event);
         }
         manager.catch_up();
-        self.hear_trouble();
+        self.handle_trouble();
         if self.node.as_ref().is_some_and(|node| node.is_unlinked()) {
             self.take_away();
         }
@@ -75,7 +75,7 @@ impl VerbsDevice {
         let key = event.id;
         match event.kind {
             EventKind::ConnectRequest(cm) if manager.listeners.contains_key(&key) => {
-                self.asked(manager, cm, &event.private_data);
+                self.requested(manager, cm, &event.private_data);
             }
             EventKind::ConnectRequest(cm) => cm.reject(),
             EventKind::AddressResolved => self.resolved(manager, key),
@@ -93,7 +93,7 @@ impl VerbsDevice {
         }
     }
 
-    fn asked(&self, manager: &mut Manager, cm: CmId, private_data: &[u8]) {
+    fn requested(&self, manager: &mut Manager, cm: CmId, private_data: &[u8]) {
         let theirs = ConnectData::parse(private_data);
         let (Some(theirs), Some(ip), true) = (theirs, cm.peer(), manager.attempts.len() < MAX_ATTEMPTS) else {
             cm.reject();
@@ -103,7 +103,7 @@ impl VerbsDevice {
         let id = manager.next_id();
         let peer = encode(SocketAddr::new(ip, theirs.port));
         manager.events.push_back(CmEvent::Request { id, peer, private_data: theirs.data });
-        manager.attempts.insert(cm.key(), Attempt { id, peer, stage: Stage::Asked { remote: theirs.region, cm } });
+        manager.attempts.insert(cm.key(), Attempt { id, peer, stage: Stage::Requested { remote: theirs.region, cm } });
     }
 
     fn resolved(&self, manager: &mut Manager, key: Key) {
@@ -141,7 +141,7 @@ impl VerbsDevice {
     fn connect_returned(&self, manager: &mut Manager, ReturnedConnect { cm, link, outcome }: ReturnedConnect) {
         if self.links.get(link.id).is_none() {
             // The queue pair is gone, and could not end an id that it did not have.
-            return manager.forget(cm, link.peer_knows.load(Ordering::Acquire));
+            return manager.forget(cm, link.peer_informed.load(Ordering::Acquire));
         }
         let key = cm.key();
         *link.cm.lock() = Some(cm);
@@ -155,10 +155,10 @@ impl VerbsDevice {
     fn established(&self, manager: &mut Manager, key: Key, private_data: &[u8]) {
         let Some(Attempt { id, peer, stage }) = manager.attempts.remove(&key) else { return };
         let (link, local, remote) = match stage {
-            Stage::Connecting { link, local, private_data: asked } => match ConnectData::parse(private_data) {
+            Stage::Connecting { link, local, private_data: requested } => match ConnectData::parse(private_data) {
                 Some(theirs) => (link, local, theirs.region),
                 None => {
-                    let stage = Stage::Connecting { link, local, private_data: asked };
+                    let stage = Stage::Connecting { link, local, private_data: requested };
                     manager.attempts.insert(key, Attempt { id, peer, stage });
                     self.failed(manager, key, CmError::Unreachable);
                     return;
@@ -182,7 +182,7 @@ impl VerbsDevice {
                 link.close();
                 self.unmake(manager, link.id);
             }
-            Stage::Resolving { .. } | Stage::Asked { .. } => {}
+            Stage::Resolving { .. } | Stage::Requested { .. } => {}
         }
         manager.events.push_back(CmEvent::Failed { id, error });
     }
@@ -193,7 +193,7 @@ impl VerbsDevice {
         match manager.established.get(&key) {
             Some(id) => {
                 if let Some(link) = self.links.get(*id) {
-                    link.peer_knows.store(true, Ordering::Release);
+                    link.peer_informed.store(true, Ordering::Release);
                     self.close(&link);
                 }
             }
@@ -286,10 +286,10 @@ impl ConnectionManager for VerbsDevice {
         receives: Receives,
     ) -> Result<(), CmError> {
         let mut manager = self.manager.lock();
-        let asked = |attempt: &Attempt| matches!(attempt.stage, Stage::Asked { .. });
-        let key = manager.key_of(id).filter(|key| manager.attempts.get(key).is_some_and(asked));
+        let requested = |attempt: &Attempt| matches!(attempt.stage, Stage::Requested { .. });
+        let key = manager.key_of(id).filter(|key| manager.attempts.get(key).is_some_and(requested));
         let attempt = key.and_then(|key| manager.attempts.remove(&key)).ok_or(CmError::Unreachable)?;
-        let Attempt { peer, stage: Stage::Asked { cm, remote }, .. } = attempt else {
+        let Attempt { peer, stage: Stage::Requested { cm, remote }, .. } = attempt else {
             return Err(CmError::Unreachable);
         };
         let key = cm.key();
@@ -310,7 +310,7 @@ impl ConnectionManager for VerbsDevice {
     fn reject(&self, id: ConnectionId) {
         let mut manager = self.manager.lock();
         let Some(key) = manager.key_of(id) else { return };
-        if let Some(Attempt { stage: Stage::Asked { cm, .. }, .. }) = manager.attempts.get(&key) {
+        if let Some(Attempt { stage: Stage::Requested { cm, .. }, .. }) = manager.attempts.get(&key) {
             cm.reject();
             manager.attempts.remove(&key);
         }

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_arrives_also_padded() {
+    fn connect_data_is_read_back_also_with_padding() {
         let mut bytes = sample().encode().to_vec();
         assert!(bytes.len() <= 56, "RoCE carries no more with a request");
         bytes.resize(56, 0);
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_our_making_is_refused() {
+    fn foreign_connect_data_is_refused() {
         let good = sample().encode();
         assert!(ConnectData::parse(&good[..CONNECT_DATA_LEN - 1]).is_none(), "too short");
         for (place, value) in [(0, 0), (0, 2), (1, MAX_PRIVATE_DATA as u8 + 1), (1, 255)] {

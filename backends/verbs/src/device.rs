@@ -226,7 +226,7 @@ impl VerbsDevice {
         let queue = self.queue(cq).ok_or(DeviceError::Unknown { what: "completion queue" })?;
         let pd = Pd::new(self.context).map_err(os("ibv_alloc_pd"))?;
         let memory = LinkMemory::new(Arc::clone(&pd), self.growth);
-        let notes = memory.alloc(Link::notes_len(&self.shape))?;
+        let headers = memory.alloc(Link::headers_len(&self.shape))?;
         let vector = self.comp_vector.wrapping_add(cq.0);
         let device_cq = DeviceCq::new(self.context, self.completion_entries, vector)
             .map_err(|source| not_made("ibv_create_cq", self.completion_entries, is_limited(), source))?;
@@ -241,7 +241,7 @@ impl VerbsDevice {
                 break id;
             }
         };
-        let link = Arc::new(Link::new(id, Arc::clone(&queue), device_cq, memory, notes, cm, qp, self.shape));
+        let link = Arc::new(Link::new(id, Arc::clone(&queue), device_cq, memory, headers, cm, qp, self.shape));
         queue.add(&link).map_err(os("epoll_ctl"))?;
         links.insert(id, Arc::clone(&link));
         Ok(link)
@@ -274,7 +274,7 @@ impl VerbsDevice {
     }
 
     /// Ends the queue pairs that the device reports as dead.
-    pub(crate) fn hear_trouble(&self) {
+    pub(crate) fn handle_trouble(&self) {
         let those_in = |trouble| self.links.0.read().values().filter(|l| l.is_in(trouble)).cloned().collect::<Vec<_>>();
         while let Some(links) = self.context.next_trouble(those_in) {
             links.iter().for_each(|link| self.close(link));
@@ -296,7 +296,7 @@ impl VerbsDevice {
 /// Ends a queue pair that is no longer among the living ones.
 fn end(manager: &mut Manager, link: &Link) {
     if let Some(cm) = link.retire() {
-        manager.forget(cm, link.peer_knows.load(Ordering::Acquire));
+        manager.forget(cm, link.peer_informed.load(Ordering::Acquire));
     }
     link.home().remove(link);
 }

@@ -31,7 +31,7 @@ use crate::queue::Queue;
 use done::{status, Done};
 
 /// Bytes that each receive has. With immediates they stay unused; without, they get the note of a message.
-pub(crate) const NOTE_LEN: usize = 8;
+pub(crate) const HEADER_LEN: usize = 8;
 
 /// The requests and receives of one queue pair, and its device's capabilities.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ impl Shape {
     /// Bytes that a post copies: the device copies them, or we do, into the request's note. The core posts its credit
     /// words in this way.
     pub(crate) fn max_copied(&self) -> u32 {
-        self.max_inline.max(NOTE_LEN as u32)
+        self.max_inline.max(HEADER_LEN as u32)
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Link {
     /// In the queue's list of links that have completions.
     pub(crate) reported: AtomicBool,
     /// The connection manager has reported the end: the peer need not be informed.
-    pub(crate) peer_knows: AtomicBool,
+    pub(crate) peer_informed: AtomicBool,
     pub(crate) device_cq: DeviceCq,
     /// The queue that it reports to.
     home: Mutex<Arc<Queue>>,
@@ -66,7 +66,7 @@ pub(crate) struct Link {
     shape: Shape,
     pub(crate) memory: LinkMemory<Arc<Pd>>,
     /// Receives first, then the notes that we send: for messages, and for bytes that the device does not copy.
-    notes: Part,
+    headers: Part,
     /// The memory of all receives in place of notes: messages bring their own bytes. Decided before it is connected.
     into: OnceLock<RawRecv>,
     send: Mutex<SendSide>,
@@ -152,7 +152,7 @@ impl Link {
         queue: Arc<Queue>,
         device_cq: DeviceCq,
         memory: LinkMemory<Arc<Pd>>,
-        notes: Part,
+        headers: Part,
         cm: CmId,
         qp: QueuePair,
         shape: Shape,
@@ -160,13 +160,13 @@ impl Link {
         Link {
             id,
             reported: AtomicBool::new(false),
-            peer_knows: AtomicBool::new(false),
+            peer_informed: AtomicBool::new(false),
             device_cq,
             home: Mutex::new(queue),
             cm: Mutex::new(Some(cm)),
             shape,
             memory,
-            notes,
+            headers,
             into: OnceLock::new(),
             send: Mutex::new(SendSide {
                 qp: Some(qp),
@@ -186,8 +186,8 @@ impl Link {
     }
 
     /// Bytes of notes that a queue pair of this shape needs.
-    pub(crate) fn notes_len(shape: &Shape) -> u32 {
-        (shape.recv_depth + shape.send_depth) * NOTE_LEN as u32
+    pub(crate) fn headers_len(shape: &Shape) -> u32 {
+        (shape.recv_depth + shape.send_depth) * HEADER_LEN as u32
     }
 
     /// Completions that may be waiting at the same time.
@@ -321,12 +321,12 @@ impl Link {
         chain: &mut Chain<abi::RecvWr>,
         count: u32,
     ) -> Result<(), (u32, i32)> {
-        let note = |number| self.notes.address + number % u64::from(self.shape.recv_depth) * NOTE_LEN as u64;
+        let header = |number| self.headers.address + number % u64::from(self.shape.recv_depth) * HEADER_LEN as u64;
         let receives = (*posted..*posted + u64::from(count)).map(|number| {
             let wr_id = RECEIVE | self.number(number);
             match self.into.get() {
                 Some(into) => RawRecv { wr_id, ..*into },
-                None => RawRecv { wr_id, address: note(number), len: NOTE_LEN as u32, lkey: self.notes.lkey },
+                None => RawRecv { wr_id, address: header(number), len: HEADER_LEN as u32, lkey: self.headers.lkey },
             }
         });
         // SAFETY: the notes stay registered as long as the queue pair exists. So does a region, or it was freed before,
@@ -415,7 +415,7 @@ impl Link {
             Operation::Send { .. } if sends => (len <= self.shape.max_message, 1),
             // A note has no room for a payload beside the immediate.
             Operation::Send { .. } if !self.shape.immediate => (len == 0, 1),
-            Operation::Send { .. } => (len as usize <= NOTE_LEN, 1),
+            Operation::Send { .. } => (len as usize <= HEADER_LEN, 1),
         };
         if fits {
             Ok((needed, source))
@@ -434,7 +434,7 @@ impl Link {
     ) -> Result<(), PostError> {
         let len = wr.payload.len();
         let Source { inline, address, lkey } = match wr.payload {
-            Payload::Inline(bytes) if len > self.shape.max_inline => self.noted(number, bytes)?,
+            Payload::Inline(bytes) if len > self.shape.max_inline => self.staged(number, bytes)?,
             _ => source,
         };
         let mut request = RawSend {
@@ -455,15 +455,15 @@ impl Link {
                 request.signaled = false;
                 self.mark(number, wr.id, false);
                 batch.push(request);
-                let note = self.note(number + 1, imm.unwrap_or(0), len)?;
+                let header = self.header(number + 1, imm.unwrap_or(0), len)?;
                 self.mark(number + 1, wr.id, wr.signaled);
-                batch.push(RawSend { signaled: wr.signaled, ..note });
+                batch.push(RawSend { signaled: wr.signaled, ..header });
                 return Ok(());
             }
             Operation::Send { imm } if self.shape.immediate => request.kind = SendKind::Send { imm },
             Operation::Send { .. } if self.into.get().is_some() => {}
             Operation::Send { imm } => {
-                request = RawSend { signaled: wr.signaled, ..self.note(number, imm.unwrap_or(0), 0)? };
+                request = RawSend { signaled: wr.signaled, ..self.header(number, imm.unwrap_or(0), 0)? };
             }
         }
         self.mark(number, wr.id, wr.signaled);
@@ -472,29 +472,29 @@ impl Link {
     }
 
     /// A SEND that carries immediate and length to a peer whose device has no immediates.
-    fn note(&self, number: u64, imm: u32, len: u32) -> Result<RawSend, PostError> {
+    fn header(&self, number: u64, imm: u32, len: u32) -> Result<RawSend, PostError> {
         let [a, b, c, d] = imm.to_le_bytes();
         let [e, f, g, h] = len.to_le_bytes();
-        let Source { inline, address, lkey } = self.noted(number, &[a, b, c, d, e, f, g, h])?;
+        let Source { inline, address, lkey } = self.staged(number, &[a, b, c, d, e, f, g, h])?;
         Ok(RawSend {
             wr_id: self.number(number),
             kind: SendKind::Send { imm: None },
             signaled: false,
             inline,
             address,
-            len: NOTE_LEN as u32,
+            len: HEADER_LEN as u32,
             lkey,
         })
     }
 
     /// Copies bytes to a place where they stay until the request of this number has completed.
-    fn noted(&self, number: u64, bytes: &[u8]) -> Result<Source, PostError> {
+    fn staged(&self, number: u64, bytes: &[u8]) -> Result<Source, PostError> {
         let place = u64::from(self.shape.recv_depth) + number % u64::from(self.shape.send_depth);
-        let offset = place as usize * NOTE_LEN;
-        if !self.notes.memory.write(offset, bytes) {
+        let offset = place as usize * HEADER_LEN;
+        if !self.headers.memory.write(offset, bytes) {
             return Err(PostError::Invalid);
         }
-        Ok(Source { inline: false, address: self.notes.address + offset as u64, lkey: self.notes.lkey })
+        Ok(Source { inline: false, address: self.headers.address + offset as u64, lkey: self.headers.lkey })
     }
 
     fn number(&self, number: u64) -> u64 {
@@ -555,11 +555,11 @@ impl Link {
             return Completion::Receive { imm: 0, len: raw.byte_len };
         }
         let place = raw.wr_id as u32 % self.shape.recv_depth;
-        let mut note = [0; NOTE_LEN];
+        let mut header = [0; HEADER_LEN];
         // A note that was cut short leaves zeros or an old one: a false value of the peer like any other, which the
         // caller checks.
-        let _ = self.notes.memory.read(place as usize * NOTE_LEN, &mut note);
-        let [a, b, c, d, e, f, g, h] = note;
+        let _ = self.headers.memory.read(place as usize * HEADER_LEN, &mut header);
+        let [a, b, c, d, e, f, g, h] = header;
         Completion::Receive { imm: u32::from_le_bytes([a, b, c, d]), len: u32::from_le_bytes([e, f, g, h]) }
     }
 

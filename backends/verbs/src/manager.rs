@@ -66,7 +66,7 @@ pub(crate) enum Stage {
     /// Our queue pair exists; the peer has not answered.
     Connecting { link: Arc<Link>, local: Region, private_data: Vec<u8> },
     /// A peer has requested a link, and was not answered yet.
-    Asked { cm: CmId, remote: RemoteRegion },
+    Requested { cm: CmId, remote: RemoteRegion },
     /// We have accepted; the peer has not confirmed.
     Accepted { link: Arc<Link>, local: Region, remote: RemoteRegion },
 }
@@ -96,16 +96,16 @@ impl Manager {
 
     /// Ends an id and its queue pair. Kept until the peer has answered the disconnection, if there is one: the kernel
     /// repeats a lost one only as long as the id exists.
-    pub(crate) fn forget(&mut self, mut cm: CmId, peer_knows: bool) {
+    pub(crate) fn forget(&mut self, mut cm: CmId, peer_informed: bool) {
         let connected = self.established.remove(&cm.key()).is_some();
         self.attempts.remove(&cm.key());
         if cm.is_cut_off() {
             cm.destroy_qp();
             return keep(&mut self.cut_off, cm);
         }
-        let told = !peer_knows && cm.disconnect().is_ok();
+        let disconnected = !peer_informed && cm.disconnect().is_ok();
         cm.destroy_qp();
-        if connected && told {
+        if connected && disconnected {
             keep(&mut self.leaving, cm);
         }
     }

@@ -305,7 +305,7 @@ mod tests {
     // Breaks if unused memory stays pinned, or if memory that is given back twice, or was never given out, harms
     // others.
     #[test]
-    fn what_is_empty_is_deregistered() {
+    fn an_empty_slab_is_deregistered() {
         let (memory, registry) = memory(GROWTH, usize::MAX);
         let first = memory.alloc(64).expect("there is no limit");
         let parts: Vec<Part> = (0..40).map(|_| memory.alloc(RING as u32).expect("there is no limit")).collect();
@@ -329,7 +329,7 @@ mod tests {
 
     // Breaks if a stream stays on TCP for lack of memory that is only for later streams.
     #[test]
-    fn where_a_slab_is_too_much_a_part_is_tried() {
+    fn a_part_is_tried_where_a_slab_does_not_fit() {
         let (memory, registry) = memory(Growth { min_bytes: 1 << 20, ..GROWTH }, 300 * KIB);
         memory.alloc(RING as u32).expect("it is within the limit");
         assert_eq!(lengths(&registry), [RING.next_multiple_of(PAGE)]);
@@ -341,7 +341,7 @@ mod tests {
     // Breaks if a process that has run out of registrations gets the advice to raise a limit that it is far from, or
     // does not have.
     #[test]
-    fn only_locked_memory_is_told_as_a_limit_of_memory() {
+    fn only_locked_memory_is_reported_as_a_memory_limit() {
         for (refusal, is_limit) in [
             ((libc::ENOMEM, true), true),
             ((libc::ENOMEM, false), false),
@@ -363,9 +363,9 @@ mod tests {
         #[test]
         fn parts_are_zeroed_and_disjoint(ops in prop::collection::vec((any::<bool>(), 0u32..9000, any::<usize>()), 1..200)) {
             let (memory, _) = memory(Growth { min_bytes: 4 * KIB, max_bytes: 32 * KIB }, usize::MAX);
-            let mut held: Vec<(Part, u8)> = Vec::new();
+            let mut allocated: Vec<(Part, u8)> = Vec::new();
             for (turn, (alloc, len, pick)) in ops.into_iter().enumerate() {
-                if alloc || held.is_empty() {
+                if alloc || allocated.is_empty() {
                     let part = memory.alloc(len).expect("there is no limit");
                     let len = len as usize;
                     prop_assert_eq!((part.memory.len(), part.address % LINE as u64), (len, 0));
@@ -373,9 +373,9 @@ mod tests {
                     prop_assert!(part.memory.read(0, &mut bytes));
                     prop_assert!(bytes.iter().all(|byte| *byte == 0));
                     prop_assert!(part.memory.write(0, &vec![turn as u8; len]));
-                    held.push((part, turn as u8));
+                    allocated.push((part, turn as u8));
                 } else {
-                    let (part, mark) = held.swap_remove(pick % held.len());
+                    let (part, mark) = allocated.swap_remove(pick % allocated.len());
                     let mut bytes = vec![0; part.memory.len()];
                     prop_assert!(part.memory.read(0, &mut bytes));
                     prop_assert!(bytes.iter().all(|byte| *byte == mark));

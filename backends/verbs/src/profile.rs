@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_at_tcp_ports_is_known_by_kind_or_else_by_transport() {
+    fn listening_at_tcp_ports_follows_from_kind_or_else_from_transport() {
         let takes = |kind, iwarp| Limits::of(kind, iwarp).takes_tcp_port;
         assert!(takes(Some(Profile::Siw), true) && takes(Some(Profile::Erdma), true) && takes(None, true));
         assert!(!takes(Some(Profile::Rxe), false) && !takes(Some(Profile::Mlx5), false) && !takes(None, false));

@@ -74,13 +74,13 @@ impl Queue {
 
     /// A link has new completions.
     pub(crate) fn announce(&self, link: &Link) {
-        self.note(link);
+        self.enqueue(link);
         if self.is_armed() {
             self.event.signal();
         }
     }
 
-    fn note(&self, link: &Link) {
+    fn enqueue(&self, link: &Link) {
         if !link.reported.swap(true, Ordering::AcqRel) {
             self.ready.lock().push_back(link.id);
         }
@@ -92,7 +92,7 @@ impl Queue {
         for link in self.members.lock().values() {
             let gathered = link.gather();
             if gathered.any {
-                self.note(link);
+                self.enqueue(link);
             }
             if gathered.died {
                 died.push(Arc::clone(link));

@@ -64,7 +64,7 @@ impl Session {
 
     /// Requests the state of the guest's setup. Calls `give_up` from time to time.
     pub(crate) fn report(self, mut give_up: impl FnMut() -> Option<LabError>) -> Result<Option<String>, LabError> {
-        self.ask(&Request::Report)?;
+        self.send(&Request::Report)?;
         self.stream.set_read_timeout(Some(GLANCE)).map_err(LabError::io("waiting for a guest"))?;
         match self.converse(&mut Discard, None, &mut give_up)? {
             Answer::Report { problem } => Ok(problem),
@@ -74,7 +74,7 @@ impl Session {
 
     /// Requests that the guest writes all data back and switches off, and waits for its end, at most `grace`.
     pub(crate) fn power_off(self, grace: Duration) -> Result<(), LabError> {
-        self.ask(&Request::PowerOff)?;
+        self.send(&Request::PowerOff)?;
         let waiting = LabError::io("waiting for a guest's end");
         // Hanging up at once could overtake the request. The guest sends no answer: the machine's end is the answer.
         match self.stream.set_read_timeout(Some(grace)).and_then(|()| io::copy(&mut &self.stream, &mut io::sink())) {
@@ -95,7 +95,7 @@ impl Session {
         sink: &mut dyn Sink,
         deadline: Option<(Instant, u64)>,
     ) -> Result<u8, LabError> {
-        self.ask(&command.request())?;
+        self.send(&command.request())?;
         let writing = || -> io::Result<UnixStream> {
             self.stream.set_read_timeout(deadline.map(|_| GLANCE))?;
             self.stream.try_clone()
@@ -128,7 +128,7 @@ impl Session {
         }
     }
 
-    fn ask(&self, request: &Request) -> Result<(), LabError> {
+    fn send(&self, request: &Request) -> Result<(), LabError> {
         wire::open(&mut &self.stream, self.id, request).map_err(LabError::io("communicating with a guest"))
     }
 
@@ -156,7 +156,7 @@ impl Session {
                 Kind::Stdout => sink.write(OutputKind::Stdout, &frame.payload),
                 Kind::Stderr => sink.write(OutputKind::Stderr, &frame.payload),
                 Kind::StdinTaken => {
-                    acknowledged.iter_mut().for_each(|tell| tell());
+                    acknowledged.iter_mut().for_each(|acknowledge| acknowledge());
                     Ok(())
                 }
                 Kind::Answer => {

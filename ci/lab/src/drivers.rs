@@ -72,7 +72,7 @@ fn build(provision: &Provision, kernel: &Kernel, recipe: &Recipe, place: &Path) 
     let parts = provision.cache.join(format!("download-{name}"));
     let _ = fs::remove_dir_all(&parts);
     let driver = source(provision, version, &headers, recipe, &parts)?;
-    provision.say(&format!("building {name} for Linux {version}"));
+    provision.report(&format!("building {name} for Linux {version}"));
     (recipe.repair)(&driver)?;
     let folder = format!("M={}", driver.display());
     output(Command::new("make").arg("-C").arg(headers_folder).args([&folder, recipe.option, "modules"]))?;

@@ -87,8 +87,8 @@ impl Emulator {
 
     /// QEMU exits with success whether or not it has the device.
     fn has_vfio_user(&self) -> bool {
-        let asked = self.command().args(["-device", &format!("{VFIO_USER},help")]).output();
-        asked.is_ok_and(|answer| String::from_utf8_lossy(&answer.stdout).contains(&format!("{VFIO_USER} options")))
+        let listing = self.command().args(["-device", &format!("{VFIO_USER},help")]).output();
+        listing.is_ok_and(|answer| String::from_utf8_lossy(&answer.stdout).contains(&format!("{VFIO_USER} options")))
     }
 }
 
@@ -105,7 +105,7 @@ fn fetch(provision: &Provision) -> Result<(), LabError> {
         let _ = fs::remove_dir_all(folder);
     }
     let apt = Apt::in_folder(&parts.join("apt"))?;
-    provision.say(&format!("downloading QEMU of Debian {} (38 MB, not installed)", SUITES[1]));
+    provision.report(&format!("downloading QEMU of Debian {} (38 MB, not installed)", SUITES[1]));
     apt.run(&["update", "-qq"])?;
     apt.run(&["install", "-qq", "-y", "--download-only", "-t", SUITES[1], PACKAGE])?;
     let root = parts.join("root");
@@ -162,9 +162,9 @@ impl Apt {
 
 /// The archive of Debian that this machine uses.
 fn archive() -> String {
-    let asked = Command::new("apt-get")
+    let listing = Command::new("apt-get")
         .args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"])
         .output();
-    let listed = asked.map(|answer| String::from_utf8_lossy(&answer.stdout).into_owned()).unwrap_or_default();
+    let listed = listing.map(|answer| String::from_utf8_lossy(&answer.stdout).into_owned()).unwrap_or_default();
     listed.lines().next().map_or_else(|| ARCHIVE.into(), str::to_owned)
 }

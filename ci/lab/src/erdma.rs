@@ -202,7 +202,7 @@ pub(crate) fn end(folder: &LabFolder) {
 /// It is gone, or refuses.
 pub(crate) fn control(folder: &LabFolder, request: &str) -> Result<String, LabError> {
     let path = folder.control();
-    let talk = || -> std::io::Result<String> {
+    let exchange = || -> std::io::Result<String> {
         let mut stream = UnixStream::connect(&path)?;
         stream.set_read_timeout(Some(ANSWER_TIME))?;
         stream.write_all(format!("{request}\n").as_bytes())?;
@@ -210,7 +210,7 @@ pub(crate) fn control(folder: &LabFolder, request: &str) -> Result<String, LabEr
         BufReader::new(stream).read_line(&mut answer)?;
         Ok(answer.trim_end().to_owned())
     };
-    let answer = talk().map_err(LabError::file(&path))?;
+    let answer = exchange().map_err(LabError::file(&path))?;
     match serde_json::from_str::<serde_json::Value>(&answer) {
         Ok(value) if value.get("error").is_none() => Ok(answer),
         _ => Err(LabError::Refused { command: request.into(), answer }),

@@ -107,8 +107,8 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, LabError> {
     if output.status.success() {
         return Ok(output.stdout);
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let mut last: Vec<&str> = said.trim_end().lines().rev().take(TOOL_LINES).collect();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let mut last: Vec<&str> = stderr.trim_end().lines().rev().take(TOOL_LINES).collect();
     last.reverse();
     let detail = if last.is_empty() { String::new() } else { format!(":\n{}", last.join("\n")) };
     Err(LabError::Tool { program, status: output.status.to_string(), detail })

@@ -132,13 +132,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ldd_lists() {
+    fn the_output_of_ldd_is_parsed() {
         let listing = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x2)\n\t/lib64/ld-linux.so.2 (0x3)\n";
         assert_eq!(parse_ldd(listing), [PathBuf::from("/lib/x/libc.so.6"), PathBuf::from("/lib64/ld-linux.so.2")]);
     }
 
     #[test]
-    fn folders_come_before_what_they_hold_and_once() {
+    fn folders_come_before_their_contents_and_once() {
         let mut archive = Archive { out: Vec::new(), inode: 0, folders: Vec::new() };
         archive.file(Path::new("/a/b/one"), b"1").expect("memory");
         archive.file(Path::new("/a/b/three"), b"333").expect("memory");

@@ -112,7 +112,7 @@ impl Lab {
             let files = lab.folder.host(host);
             lab.machines.push(Machine::start(&kernel, &emulator, &hardware, files, config, peer.as_ref())?);
         }
-        provision.say(&format!(
+        provision.report(&format!(
             "booting {} under {}, Linux {}",
             if plan.hosts == 1 { "a machine".into() } else { format!("{} machines", plan.hosts) },
             match accel {
@@ -126,7 +126,7 @@ impl Lab {
             machine.wait_until_ready(deadline)?;
         }
         lab.record.boot_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        provision.say(&format!("up after {:.1} s", began.elapsed().as_secs_f64()));
+        provision.report(&format!("up after {:.1} s", began.elapsed().as_secs_f64()));
         Ok(lab)
     }
 

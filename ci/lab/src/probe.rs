@@ -43,20 +43,24 @@ pub(crate) fn choose(
         Emulator::Installed => "accel.json",
         Emulator::Unpacked(_) => "accel-unpacked.json",
     });
-    let known = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Known>(&text).ok());
-    if let Some(known) = known.filter(|known| known.situation == situation) {
-        return Ok(known.accel);
+    let cached = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Cached>(&text).ok());
+    if let Some(cached) = cached.filter(|cached| cached.situation == situation) {
+        return Ok(cached.accel);
     }
-    provision.say("trying KVM (once; the result is kept)");
+    provision.report("trying KVM (once; the result is kept)");
     let accel = if boots(kernel, emulator)? { Accel::Kvm } else { Accel::Tcg };
-    provision.say(if accel == Accel::Kvm { "KVM works" } else { "KVM does not boot this kernel: software emulation" });
-    let text = serde_json::to_vec(&Known { situation, accel }).map_err(|error| LabError::file(&path)(error.into()))?;
+    provision.report(if accel == Accel::Kvm {
+        "KVM works"
+    } else {
+        "KVM does not boot this kernel: software emulation"
+    });
+    let text = serde_json::to_vec(&Cached { situation, accel }).map_err(|error| LabError::file(&path)(error.into()))?;
     fs::write(&path, text).map_err(LabError::file(&path))?;
     Ok(accel)
 }
 
 #[derive(Serialize, Deserialize)]
-struct Known {
+struct Cached {
     situation: String,
     accel: Accel,
 }

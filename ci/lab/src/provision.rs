@@ -69,7 +69,7 @@ impl Provision {
         Ok(Provision { cache, install, quiet, _lock: lock })
     }
 
-    pub(crate) fn say(&self, what: &str) {
+    pub(crate) fn report(&self, what: &str) {
         if !self.quiet {
             eprintln!("netacc lab: {what}");
         }
@@ -115,7 +115,7 @@ impl Provision {
         };
         let mut apt = as_root("apt-get").filter(|_| self.install).ok_or_else(by_hand)?;
         self.package_lists()?;
-        self.say(&format!("installing Debian packages: {list}"));
+        self.report(&format!("installing Debian packages: {list}"));
         apt.args(["install", "-y", "-qq", "-o", "Dpkg::Use-Pty=0", "--no-install-recommends"]).args(packages);
         output(apt.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null())).map(drop)
     }
@@ -126,7 +126,7 @@ impl Provision {
         });
         match as_root("apt-get") {
             Some(mut apt) if !listed => {
-                self.say("fetching the lists of Debian packages");
+                self.report("fetching the lists of Debian packages");
                 output(apt.args(["update", "-qq"]).stdin(Stdio::null())).map(drop)
             }
             _ => Ok(()),
@@ -142,7 +142,7 @@ impl Provision {
             });
         }
         self.package_lists()?;
-        self.say(&format!("downloading {package}"));
+        self.report(&format!("downloading {package}"));
         fs::create_dir_all(into).map_err(LabError::file(into))?;
         output(Command::new("apt-get").args(["download", "-qq", package]).current_dir(into))?;
         let files = fs::read_dir(into).map_err(LabError::file(into))?;
@@ -175,7 +175,7 @@ impl Provision {
         let parts = self.cache.join("download");
         let _ = fs::remove_dir_all(&parts);
         let deb = self.download(&format!("linux-image-{version}"), &parts)?;
-        self.say(&format!("unpacking Linux {version}"));
+        self.report(&format!("unpacking Linux {version}"));
         let unpacked = parts.join("kernel");
         output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&unpacked))?;
         output(Command::new(find_program("depmod").unwrap_or("depmod".into())).arg("-b").arg(&unpacked).arg(&version))?;
@@ -242,10 +242,11 @@ fn as_root(program: &str) -> Option<Command> {
         return Some(Command::new(program));
     }
     find_program("sudo")?;
-    let asks = !Command::new("sudo").args(["-n", "true"]).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+    let needs_password =
+        !Command::new("sudo").args(["-n", "true"]).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
     let mut command = Command::new("sudo");
     command.args(["-n", program]);
-    (!asks).then_some(command)
+    (!needs_password).then_some(command)
 }
 
 fn cache_folder() -> Result<PathBuf, LabError> {
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_come_after_what_they_need_and_once() {
+    fn modules_come_after_their_dependencies_and_once() {
         let listing =
             "k/9p.ko: k/9pnet.ko k/fscache.ko k/netfs.ko\nk/9pnet_virtio.ko.xz: k/9pnet.ko k/ring.ko\nk/netfs.ko:\n";
         let expected = ["k/netfs.ko", "k/fscache.ko", "k/9pnet.ko", "k/9p.ko", "k/ring.ko", "k/9pnet_virtio.ko.xz"];

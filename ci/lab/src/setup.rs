@@ -233,21 +233,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_of_a_link_is_what_netem_is_told() {
+    fn link_options_become_netem_arguments() {
         #[derive(clap::Parser)]
-        struct Asked {
+        struct Parsed {
             #[command(flatten)]
             impairment: Impairment,
         }
-        let told = |arguments: &[&str]| {
-            let asked: Asked = clap::Parser::parse_from([&["lab"], arguments].concat());
-            asked.impairment.command().map(|words| words.join(" "))
+        let netem_command = |arguments: &[&str]| {
+            let parsed: Parsed = clap::Parser::parse_from([&["lab"], arguments].concat());
+            parsed.impairment.command().map(|words| words.join(" "))
         };
         let netem = |rest| Some(format!("qdisc add dev lab0 root netem {rest}"));
-        assert_eq!(told(&["--rate", "500mbit"]), netem("rate 500mbit"));
-        assert_eq!(told(&["--loss", "1", "--delay", "2ms"]), netem("loss 1% delay 2ms"));
-        assert_eq!(told(&["--rate=1gbit", "--delay=100us", "--loss=0.1%"]), netem("loss 0.1% delay 100us rate 1gbit"));
-        assert_eq!(told(&[]), None);
+        assert_eq!(netem_command(&["--rate", "500mbit"]), netem("rate 500mbit"));
+        assert_eq!(netem_command(&["--loss", "1", "--delay", "2ms"]), netem("loss 1% delay 2ms"));
+        assert_eq!(
+            netem_command(&["--rate=1gbit", "--delay=100us", "--loss=0.1%"]),
+            netem("loss 0.1% delay 100us rate 1gbit")
+        );
+        assert_eq!(netem_command(&[]), None);
         assert!(Impairment::default().is_none());
     }
 
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_impairment_is_refused() {
+    fn an_invalid_impairment_is_refused() {
         assert_eq!(percent("0.1%"), Ok("0.1%".into()));
         for wrong in ["101", "-1", "x%", "NaN", ""] {
             assert!(percent(wrong).is_err(), "{wrong}");

@@ -191,7 +191,7 @@ fn measure(args: &LatArgs, path: PathName, size: u32) -> Result<measured::Measur
         PathName::Message => raw::Kind::Message,
         PathName::Send => raw::Kind::Send,
         PathName::Stack => return through_the_stack(args, size),
-        PathName::Tcp => return tcp::ask(server, size, args.count),
+        PathName::Tcp => return tcp::measure(server, size, args.count),
     };
     let from = match args.from {
         Some(from) => from,
@@ -199,7 +199,7 @@ fn measure(args: &LatArgs, path: PathName, size: u32) -> Result<measured::Measur
     };
     let (config, _) = Config::load();
     let task = raw::Task { kind: operation, size, count: args.count };
-    let histogram = raw::ask(&config, from, SocketAddr::new(args.address, args.port + 1), task)?;
+    let histogram = raw::measure(&config, from, SocketAddr::new(args.address, args.port + 1), task)?;
     Ok(measured::Measured { histogram, link_share: None })
 }
 
@@ -253,14 +253,14 @@ pub struct LatPeerArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Role {
     Serve,
-    Ask,
+    Client,
 }
 
 /// Runs it.
 pub fn run_peer(args: &LatPeerArgs) -> ExitCode {
     let done = match args.role {
         Role::Serve => tcp::serve(args.server),
-        Role::Ask => tcp::ask(args.server, args.size.unwrap_or(64), args.count.unwrap_or(1))
+        Role::Client => tcp::measure(args.server, args.size.unwrap_or(64), args.count.unwrap_or(1))
             .and_then(|measured| Ok(serde_json::to_string(&measured)?))
             .map(|text| println!("{text}")),
     };
@@ -287,14 +287,14 @@ mod tests {
 
     #[test]
     fn all_sizes_are_those_of_ib_write_lat() {
-        let asked = |more: &[&str]| Lat::try_parse_from([&["lat", "127.0.0.1"], more].concat());
-        let sizes = |more: &[&str]| asked(more).expect("allowed").args.sizes();
+        let attempt = |more: &[&str]| Lat::try_parse_from([&["lat", "127.0.0.1"], more].concat());
+        let sizes = |more: &[&str]| attempt(more).expect("allowed").args.sizes();
         let all = sizes(&["-a"]);
         assert_eq!((all.len(), all[0], all[1], all[22]), (23, 2, 4, 8_388_608));
         assert_eq!(sizes(&["--all-sizes", "--max-size", "40"]), [2, 4, 8, 16, 32]);
         assert_eq!((sizes(&[]), sizes(&["--size", "8388608"])), (vec![64], vec![8_388_608]));
         for wrong in [&["--size", "8388609"][..], &["-a", "--size", "64"], &["--max-size", "64"], &["-H", "--json"]] {
-            assert!(asked(wrong).is_err(), "{wrong:?}");
+            assert!(attempt(wrong).is_err(), "{wrong:?}");
         }
     }
 

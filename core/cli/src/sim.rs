@@ -53,7 +53,7 @@ fn interpreters() -> Vec<PathBuf> {
 
 /// Whether the package is installed; missing dependencies give their own errors.
 fn has_tools(python: &Path) -> bool {
-    let look = "import importlib.util as u, sys; sys.exit(u.find_spec('netacc_lab.sim') is None)";
-    let asked = Command::new(python).args(["-c", look]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    asked.is_ok_and(|status| status.success())
+    let script = "import importlib.util as u, sys; sys.exit(u.find_spec('netacc_lab.sim') is None)";
+    let exit = Command::new(python).args(["-c", script]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    exit.is_ok_and(|status| status.success())
 }

@@ -32,7 +32,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use args::{Invocation, HELP};
-pub use client::{ask, fetch, FetchError};
+pub use client::{fetch, query, FetchError};
 use netacc_proto::Reason;
 
 const USAGE_STATUS: u8 = 2;

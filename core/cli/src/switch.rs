@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use netacc_config::stats::Switched;
 
-use crate::ss::{ask, FetchError};
+use crate::ss::{query, FetchError};
 
 const STILL_ON_LINK: u8 = 6;
 
@@ -38,7 +38,7 @@ pub fn demote(args: &SwitchArgs) -> ExitCode {
         let deadline = Instant::now() + Duration::from_secs(args.timeout);
         loop {
             // The process tries for about a second at a time.
-            let switched: Switched = ask(pid, "DEMOTE")?;
+            let switched: Switched = query(pid, "DEMOTE")?;
             if switched.on_link == 0 || Instant::now() >= deadline {
                 let status = if switched.on_link == 0 { 0 } else { STILL_ON_LINK };
                 let text = match switched.on_link {
@@ -54,7 +54,7 @@ pub fn demote(args: &SwitchArgs) -> ExitCode {
 /// `netacc promote`.
 pub fn promote(args: &SwitchArgs) -> ExitCode {
     each(args, "promote", |pid| {
-        let switched: Switched = ask(pid, "PROMOTE")?;
+        let switched: Switched = query(pid, "PROMOTE")?;
         let text = format!("{} connections may be promoted again, as they are used", switched.connections);
         Ok((switched, text, 0))
     })

@@ -231,7 +231,7 @@ fn doctor_speaks_json() {
 }
 
 #[test]
-fn doctor_fails_where_nothing_is_accelerated_and_says_what_to_do() {
+fn doctor_fails_with_a_fix_where_nothing_is_accelerated() {
     let doctor = |variable: &str, value: &str| {
         let program = env!("CARGO_BIN_EXE_netacc");
         let output = Command::new(program).args(["doctor", "--json"]).env(variable, value).output().expect("it runs");

@@ -47,7 +47,7 @@ impl Library {
         Self { requests, stopped, thread: Some(thread), _name: name }
     }
 
-    fn saying(text: impl Into<Vec<u8>>) -> Self {
+    fn answering(text: impl Into<Vec<u8>>) -> Self {
         let text = text.into();
         Self::start(move |stream| {
             let _ = stream.write_all(&text);
@@ -100,7 +100,7 @@ fn ss(arguments: &str) -> (Option<i32>, String, String) {
     output(netacc_ss().args(arguments.split_ascii_whitespace()))
 }
 
-fn ask_this_process(arguments: &str) -> (Option<i32>, String, String) {
+fn query_this_process(arguments: &str) -> (Option<i32>, String, String) {
     ss(&format!("-p {} {arguments}", std::process::id()))
 }
 
@@ -146,10 +146,10 @@ fn help_and_version() {
 }
 
 #[test]
-fn counters_are_what_is_shown_by_default() {
+fn counters_are_shown_by_default() {
     // Answers with more sections than requested.
-    let library = Library::saying(json());
-    let (status, stdout, stderr) = ask_this_process("");
+    let library = Library::answering(json());
+    let (status, stdout, stderr) = query_this_process("");
     assert_eq!((status, stderr.as_str()), (Some(0), ""));
     assert_eq!(library.request(), "GET cnt\n");
     let expected = format!(
@@ -167,9 +167,9 @@ fn counters_are_what_is_shown_by_default() {
 }
 
 #[test]
-fn everything_is_shown_when_all_is_asked() {
-    let library = Library::saying(json());
-    let (status, stdout, _) = ask_this_process("-s all");
+fn all_sections_are_shown_on_request() {
+    let library = Library::answering(json());
+    let (status, stdout, _) = query_this_process("-s all");
     assert_eq!((status, library.request().as_str()), (Some(0), "GET all\n"));
     for part in [
         "\nconfiguration\n[netacc]\nNACC_SOR_MSG_SIZE=16384\n",
@@ -185,9 +185,9 @@ fn everything_is_shown_when_all_is_asked() {
 }
 
 #[test]
-fn json_has_the_sections_asked_for_and_no_others() {
-    let library = Library::saying(json());
-    let (status, stdout, _) = ask_this_process("-s sock,mem --json");
+fn json_has_the_requested_sections_only() {
+    let library = Library::answering(json());
+    let (status, stdout, _) = query_this_process("-s sock,mem --json");
     assert_eq!((status, library.request().as_str()), (Some(0), "GET mem,sock\n"));
     let value: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!(value["version"], 1);
@@ -202,7 +202,7 @@ fn json_has_the_sections_asked_for_and_no_others() {
 }
 
 #[test]
-fn no_process_and_no_library_are_told_apart() {
+fn no_process_differs_from_no_library() {
     let mut gone = Command::new("true").spawn().expect("true is everywhere");
     gone.wait().expect("it ends");
     let (status, stdout, stderr) = ss(&format!("-p {}", gone.id()));
@@ -229,7 +229,7 @@ fn another_process_s_answer_is_not_believed() {
 }
 
 #[test]
-fn another_user_s_process_is_not_asked() {
+fn another_users_process_is_not_queried() {
     use std::os::unix::process::CommandExt;
     if !nix::unistd::getuid().is_root() {
         eprintln!("only root can play another user: not tested");
@@ -241,7 +241,7 @@ fn another_user_s_process_is_not_asked() {
     std::fs::copy(env!("CARGO_BIN_EXE_netacc_ss"), &program).expect("writable");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(dir.path(), open).expect("root may");
-    let _library = Library::saying(json());
+    let _library = Library::answering(json());
     let pid = std::process::id();
     let mut command = Command::new(&program);
     let (status, _, stderr) = output(command.args(["-p", &pid.to_string()]).uid(65_534).gid(65_534));
@@ -252,23 +252,23 @@ fn another_user_s_process_is_not_asked() {
 #[test]
 fn a_listener_that_misbehaves_gets_one_line_and_no_patience() {
     let id = std::process::id();
-    for (answer, said) in [
+    for (answer, message) in [
         (&b""[..], "sent an invalid answer: EOF while parsing"),
         (b"{\"version\":1,\"pid\":1", "sent an invalid answer: EOF while parsing"),
         (b"{\"version\":1,\"pid\":1,\"sock\":7}", "sent an invalid answer: invalid type"),
         (b"{\"version\":2,\"pids\":[]}", "answers in version 2, netacc_ss reads version 1"),
     ] {
-        let _library = Library::saying(answer);
-        let (status, stdout, stderr) = ask_this_process("");
+        let _library = Library::answering(answer);
+        let (status, stdout, stderr) = query_this_process("");
         assert_eq!((status, stdout.as_str(), stderr.lines().count()), (Some(5), "", 1));
-        assert!(stderr.contains(&format!("netacc_ss: process {id} {said}")), "{stderr}");
+        assert!(stderr.contains(&format!("netacc_ss: process {id} {message}")), "{stderr}");
     }
-    let nested = Library::saying(b"[".repeat(1 << 20));
-    assert_eq!(ask_this_process("").0, Some(5));
+    let nested = Library::answering(b"[".repeat(1 << 20));
+    assert_eq!(query_this_process("").0, Some(5));
     drop(nested);
 
     let endless = Library::start(|stream| while stream.write_all(&[b' '; 1 << 16]).is_ok() {});
-    let (status, _, stderr) = ask_this_process("");
+    let (status, _, stderr) = query_this_process("");
     assert_eq!(status, Some(5));
     // The one that comes first on this machine.
     assert!(stderr.contains("more than 64 MiB") || stderr.contains("within 2 s"), "{stderr}");
@@ -280,7 +280,7 @@ fn a_listener_that_misbehaves_gets_one_line_and_no_patience() {
             std::thread::sleep(Duration::from_millis(50));
         }
     });
-    let (status, _, stderr) = ask_this_process("");
+    let (status, _, stderr) = query_this_process("");
     assert_eq!(status, Some(5));
     assert_eq!(stderr, format!("netacc_ss: process {id} does not answer within 2 s\n"));
     assert!(started.elapsed() < Duration::from_secs(10));
@@ -293,16 +293,16 @@ fn control_characters_do_not_reach_the_terminal() {
         cnt: Some([("a\nb".to_owned(), 1)].into()),
         ..snapshot()
     };
-    let _library = Library::saying(serde_json::to_vec(&hostile).expect("plain data"));
-    let (_, stdout, _) = ask_this_process("");
+    let _library = Library::answering(serde_json::to_vec(&hostile).expect("plain data"));
+    let (_, stdout, _) = query_this_process("");
     let text = stdout.replace('\n', "");
     assert!(!text.chars().any(|c| c.is_control() || c == '\u{202e}'), "{stdout:?}");
     assert!(stdout.contains("\na?b"), "{stdout}");
 }
 
 #[test]
-fn without_a_process_id_those_that_may_be_asked_are_listed() {
-    let library = Library::saying(json());
+fn without_a_process_id_the_accessible_processes_are_listed() {
+    let library = Library::answering(json());
     let (status, stdout, _) = ss("--json");
     assert_eq!((status, library.request().as_str()), (Some(0), "GET sock\n"));
     let list: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
@@ -313,7 +313,7 @@ fn without_a_process_id_those_that_may_be_asked_are_listed() {
 }
 
 #[test]
-fn clearing_says_what_it_found() {
+fn clearing_reports_its_findings() {
     let (status, stdout, stderr) = ss("-c");
     assert_eq!((status, stderr.as_str(), stdout.lines().count()), (Some(0), "", 1));
     // The entries depend on which processes have crashed on this machine.

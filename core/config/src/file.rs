@@ -185,10 +185,10 @@ mod tests {
     }
 
     #[test]
-    fn every_bad_line_is_told_once_with_its_number() {
-        let told = problems(b"A=1\n[other]\nB=2\nC\n[netacc]\nhello\n=3\nD=\"x\nE=\"x\" y\nF=\xff\n[netacc\n");
+    fn every_bad_line_is_reported_once_with_its_number() {
+        let reported = problems(b"A=1\n[other]\nB=2\nC\n[netacc]\nhello\n=3\nD=\"x\nE=\"x\" y\nF=\xff\n[netacc\n");
         assert_eq!(
-            told,
+            reported,
             [
                 "f:1: A=\"1\": is outside a section, ignored; allowed: after the line [netacc]",
                 "f:2: [other]: unknown section, ignored with its lines; allowed: [netacc]",

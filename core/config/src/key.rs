@@ -21,9 +21,9 @@ pub struct Key {
 
 #[derive(Debug)]
 enum Kind {
-    /// A decimal integer from `min` to `max`. `set` may refuse some of them; `note` describes which, or the meaning of
+    /// A decimal integer from `min` to `max`. `set` may refuse some of them; `remark` describes which, or the meaning of
     /// the numbers.
-    Int { min: i64, max: i64, note: &'static str, get: fn(&Config) -> i64, set: fn(&mut Config, i64) -> bool },
+    Int { min: i64, max: i64, remark: &'static str, get: fn(&Config) -> i64, set: fn(&mut Config, i64) -> bool },
     /// 0 or 1.
     Switch { get: fn(&Config) -> bool, set: fn(&mut Config, bool) },
     /// Anything else.
@@ -34,9 +34,9 @@ impl Key {
     /// The key's allowed values, in words.
     pub fn allowed(&self) -> String {
         match &self.kind {
-            Kind::Int { min, max, note: "", .. } => format!("an integer from {min} to {max}"),
-            Kind::Int { min, max, note, .. } => {
-                format!("an integer from {min} to {max}, {note}")
+            Kind::Int { min, max, remark: "", .. } => format!("an integer from {min} to {max}"),
+            Kind::Int { min, max, remark, .. } => {
+                format!("an integer from {min} to {max}, {remark}")
             }
             Kind::Switch { .. } => "0 or 1".to_owned(),
             Kind::Text { allowed, .. } => (*allowed).to_owned(),
@@ -144,7 +144,7 @@ pub static KEYS: &[Key] = &[
             true
         },
     )
-    .note("NACC_SOR_MSG_SIZE x 2^N"),
+    .remark("NACC_SOR_MSG_SIZE x 2^N"),
     int(
         "NACC_RDMA_MR_MAX_INC_SIZE",
         MIB,
@@ -155,7 +155,7 @@ pub static KEYS: &[Key] = &[
             true
         },
     )
-    .note("NACC_RDMA_MR_MIN_INC_SIZE x 2^N"),
+    .remark("NACC_RDMA_MR_MIN_INC_SIZE x 2^N"),
     int(
         "NACC_SOR_CONN_PER_QP",
         0,
@@ -179,7 +179,7 @@ pub static KEYS: &[Key] = &[
         },
     )
     .flag('t')
-    .note("0 for none"),
+    .remark("0 for none"),
     int(
         "NACC_EMPTY_QP_EXPIRE_MS",
         -1,
@@ -193,7 +193,7 @@ pub static KEYS: &[Key] = &[
             true
         },
     )
-    .note("-1 for never, 0 for at once"),
+    .remark("-1 for never, 0 for at once"),
     int(
         "NACC_EMPTY_QP_MAX_ALL",
         0,
@@ -233,7 +233,7 @@ pub static KEYS: &[Key] = &[
         |c| c.log.level as i64,
         |c, n| LogLevel::from_number(n).map(|level| c.log.level = level).is_some(),
     )
-    .note("0 TRACE, 1 DEBUG, 2 INFO, 3 WARN, 4 ERROR, 5 FATAL"),
+    .remark("0 TRACE, 1 DEBUG, 2 INFO, 3 WARN, 4 ERROR, 5 FATAL"),
     text(
         "NACC_LOG_PATH",
         "a path without control characters or double quotes, or empty for standard error",
@@ -283,7 +283,7 @@ pub static KEYS: &[Key] = &[
             bytes.is_power_of_two()
         },
     )
-    .note("a power of two")
+    .remark("a power of two")
     .ours(),
     int(
         "NACC_PROMOTE_AFTER",
@@ -295,7 +295,7 @@ pub static KEYS: &[Key] = &[
             true
         },
     )
-    .note("0 for at once")
+    .remark("0 for at once")
     .ours(),
     text(
         "NACC_PATH_CHOICE",
@@ -321,7 +321,7 @@ pub static KEYS: &[Key] = &[
         },
     )
     .flag('P')
-    .note("-1 for adaptive, 0 for never spinning")
+    .remark("-1 for adaptive, 0 for never spinning")
     .ours(),
     // The device checks whether it has so many.
     int(
@@ -400,7 +400,7 @@ const fn int(
     get: fn(&Config) -> i64,
     set: fn(&mut Config, i64) -> bool,
 ) -> Key {
-    key(name, Kind::Int { min, max, note: "", get, set })
+    key(name, Kind::Int { min, max, remark: "", get, set })
 }
 
 const fn switch(name: &'static str, get: fn(&Config) -> bool, set: fn(&mut Config, bool)) -> Key {
@@ -432,9 +432,9 @@ impl Key {
         self
     }
 
-    const fn note(mut self, text: &'static str) -> Self {
-        if let Kind::Int { ref mut note, .. } = self.kind {
-            *note = text;
+    const fn remark(mut self, text: &'static str) -> Self {
+        if let Kind::Int { ref mut remark, .. } = self.kind {
+            *remark = text;
         }
         self
     }

@@ -54,7 +54,7 @@ pub const CONFIG_PATH_VARIABLE: &str = "NETACC_CONF";
 
 /// Set by `netacc_run` once it has printed the configuration's problems: a process that finds it set writes them to the
 /// log only, so that each problem is printed once and not by every child.
-pub const TOLD_VARIABLE: &str = "NETACC_TOLD";
+pub const REPORTED_VARIABLE: &str = "NETACC_TOLD";
 
 /// Names a file to which each process with the library appends its counters, as one line of JSON, when it exits in good
 /// order. For test runs whose processes end too soon to be queried.

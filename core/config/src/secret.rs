@@ -97,10 +97,13 @@ mod tests {
 
     /// Breaks if a key is used that other users may have read, or written.
     #[test]
-    fn what_others_can_read_or_write_is_refused() {
+    fn a_key_file_that_others_can_access_is_refused() {
         for mode in [0o640, 0o604, 0o620, 0o602, 0o610, 0o601] {
             let (_folder, path, uid) = file("key", KEY, mode);
-            assert!(matches!(read_secret(&path, uid), Err(SecretError::Mode(told)) if told == mode), "{mode:o}");
+            assert!(
+                matches!(read_secret(&path, uid), Err(SecretError::Mode(reported)) if reported == mode),
+                "{mode:o}"
+            );
         }
         let (_folder, path, uid) = file("key", KEY, 0o600);
         if uid != 0 {
@@ -110,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn an_invalid_key_is_refused() {
         let (folder, path, uid) = file("key", b"0123456789abcde\n", 0o600);
         assert!(matches!(read_secret(&path, uid), Err(SecretError::Length(15))));
         fs::write(&path, vec![b'x'; MAX_SECRET_BYTES + 1]).expect("written");

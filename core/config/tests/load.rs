@@ -135,7 +135,7 @@ fn flags_win_over_the_environment_and_the_environment_over_the_file() {
 }
 
 #[test]
-fn a_bad_value_is_one_line_with_file_line_key_value_and_what_is_allowed() {
+fn a_bad_value_is_one_line_with_its_place_and_the_allowed_values() {
     let (config, problems) = load(
         "NACC_LOG_LEVEL=9\nNACC_LOG_LEVLE=2\nPORT=1\nNACC_SOR_AFFINITY=3-1\nNACC_RING_SIZE=5000\n\
          NACC_SHM_GROUP=a b\nNACC_EMPTY_QP_MAX_ALL=1\nNACC_EMPTY_QP_MAX_ALL=2\nNACC_POLL_MS=+1\n",
@@ -180,21 +180,21 @@ fn a_switch_that_cannot_be_understood_keeps_the_program_on_tcp() {
 #[test]
 fn a_file_that_cannot_be_read_keeps_the_program_on_tcp_and_a_missing_usual_one_does_not() {
     let dir = TempDir::new().expect("a temporary directory");
-    let told = |path: &Path| {
+    let reported = |path: &Path| {
         let (config, problems) = Loader::new().file(path).load();
         assert!(!config.acceleration_allowed() && problems.len() == 1);
         problems[0].to_string()
     };
     let missing = dir.path().join("none.conf");
     assert_eq!(
-        told(&missing),
+        reported(&missing),
         format!("{}: cannot be read (No such file or directory (os error 2)); allowed: a readable text file (the program stays on TCP)", missing.display())
     );
-    assert!(told(dir.path()).contains("not a regular file"));
-    assert!(told(Path::new("/dev/zero")).contains("not a regular file"));
+    assert!(reported(dir.path()).contains("not a regular file"));
+    assert!(reported(Path::new("/dev/zero")).contains("not a regular file"));
     let long = dir.path().join("long.conf");
     std::fs::write(&long, vec![b'\n'; (64 << 10) + 1]).expect("writable");
-    assert!(told(&long).contains("longer than 65536 bytes"));
+    assert!(reported(&long).contains("longer than 65536 bytes"));
 
     let (config, problems) = Loader::new().file("/dev/null").load();
     assert!(config == Config::default() && problems.is_empty());
@@ -205,7 +205,7 @@ fn a_file_that_cannot_be_read_keeps_the_program_on_tcp_and_a_missing_usual_one_d
 }
 
 #[test]
-fn region_sizes_must_be_powers_of_two_times_what_they_grow_from() {
+fn region_sizes_must_be_their_minimum_times_a_power_of_two() {
     let sizes = |config: &Config| {
         let memory = &config.memory;
         (memory.msg_bytes, memory.mr_min_bytes, memory.mr_max_bytes)
@@ -355,7 +355,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_allowed_is_read_and_written_without_change(settings in settings()) {
+    fn allowed_values_are_read_and_written_without_change(settings in settings()) {
         let as_environment: Vec<(OsString, OsString)> =
             settings.iter().map(|(k, v)| ((*k).into(), v.into())).collect();
         prop_assert_eq!(settings.len(), KEYS.len());

@@ -272,7 +272,7 @@ pub trait Directory: Send + Sync {
     }
 
     /// An attempt to connect to `peer` has failed: it need not be looked up again soon.
-    fn note_unreachable(&self, peer: PeerAddress) {
+    fn mark_unreachable(&self, peer: PeerAddress) {
         let _ = peer;
     }
 }

@@ -189,7 +189,7 @@ pub trait CompletionEvents {
     fn arm(&self, cq: CompletionQueueId) -> Armed;
 
     /// As [`arm`](CompletionEvents::arm), with moderation: the wake-up may come late, so the caller polls by itself
-    /// after [`MODERATION`]. Peers in the middle of a batch (see [`hold_wakes`](CompletionEvents::hold_wakes)) then
+    /// after [`MODERATION`]. Peers in the middle of a batch (see [`defer_wakes`](CompletionEvents::defer_wakes)) then
     /// wake it once instead of for each message. Verbs calls this completion queue moderation. A device may treat both
     /// alike.
     fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
@@ -241,9 +241,9 @@ pub trait CompletionEvents {
 
     /// This thread is in the middle of a batch: until it calls [`release_wakes`](CompletionEvents::release_wakes) its posts
     /// need not wake peers that sleep [with moderation](CompletionEvents::arm_moderated).
-    fn hold_wakes(&self) {}
+    fn defer_wakes(&self) {}
 
-    /// Wakes the peers that were not woken because of [`hold_wakes`](CompletionEvents::hold_wakes). From now on posts
+    /// Wakes the peers that were not woken because of [`defer_wakes`](CompletionEvents::defer_wakes). From now on posts
     /// wake all peers at once.
     fn release_wakes(&self) {}
 }

@@ -113,7 +113,7 @@ impl PathChoice {
 
     /// The service has answered after `took`, and the stream was on this path all the time. Returns whether the stream
     /// is to leave its link.
-    pub fn note(&self, path: Path, took: Duration, now: Instant) -> bool {
+    pub fn record(&self, path: Path, took: Duration, now: Instant) -> bool {
         if took > LONGEST {
             return false;
         }
@@ -122,7 +122,7 @@ impl PathChoice {
         match path {
             Path::Anchor => {
                 inner.anchor.push(nanos);
-                inner.settle(now);
+                inner.conclude_leaving(now);
                 false
             }
             Path::Link => {
@@ -158,7 +158,7 @@ impl Inner {
     }
 
     /// New samples of the anchor.
-    fn settle(&mut self, now: Instant) {
+    fn conclude_leaving(&mut self, now: Instant) {
         if let (State::Leaving { link, .. }, Some(anchor)) = (self.state, self.anchor.median()) {
             let until = now + self.next_pause();
             self.state = if is_slower(link, anchor) { State::OnAnchor(until) } else { State::OnLink(until) };
@@ -228,7 +228,7 @@ mod tests {
         /// The anchor was measured, so streams go onto the link.
         fn on_link(anchor: u64, link: u64) -> Bench {
             let mut b = Bench::new(anchor, link);
-            b.talk(Path::Anchor, WINDOW);
+            b.exchange(Path::Anchor, WINDOW);
             assert_eq!(b.judge(), Verdict::Promote);
             b
         }
@@ -236,21 +236,21 @@ mod tests {
         /// The link was left because it is slower, which fresh samples of the anchor have confirmed.
         fn on_anchor(anchor: u64, link: u64) -> Bench {
             let mut b = Bench::on_link(anchor, link);
-            assert!(b.talk(Path::Link, LEAST));
-            b.talk(Path::Anchor, LEAST);
+            assert!(b.exchange(Path::Link, LEAST));
+            b.exchange(Path::Anchor, LEAST);
             assert_eq!(b.judge(), Verdict::Stay);
             b
         }
 
         /// Makes so many requests and answers; returns whether the stream is to leave its link.
-        fn talk(&mut self, path: Path, times: usize) -> bool {
+        fn exchange(&mut self, path: Path, times: usize) -> bool {
             (0..times).any(|_| {
                 let took = Duration::from_nanos(match path {
                     Path::Anchor => self.anchor,
                     Path::Link => self.link,
                 });
                 self.now = self.now + took;
-                self.choice.note(path, took, self.now)
+                self.choice.record(path, took, self.now)
             })
         }
 
@@ -272,9 +272,9 @@ mod tests {
             Verdict::Promote,
             "a stream that never sends requests does not wait"
         );
-        b.talk(Path::Anchor, LEAST - 1);
+        b.exchange(Path::Anchor, LEAST - 1);
         assert_eq!(b.choice.judge(2, b.now), Verdict::Measure);
-        b.talk(Path::Anchor, 1);
+        b.exchange(Path::Anchor, 1);
         assert_eq!(b.choice.judge(2, b.now), Verdict::Promote);
     }
 
@@ -282,7 +282,7 @@ mod tests {
     fn a_faster_link_stays_and_so_does_one_that_is_hardly_slower() {
         for link in [10 * US, 100 * US, 124 * US] {
             let mut b = Bench::on_link(100 * US, link);
-            assert!(!b.talk(Path::Link, 1000), "{link}");
+            assert!(!b.exchange(Path::Link, 1000), "{link}");
             assert_eq!(b.judge(), Verdict::Promote);
         }
     }
@@ -290,10 +290,10 @@ mod tests {
     #[test]
     fn a_slower_link_is_left_and_tried_again_after_growing_pauses() {
         let mut b = Bench::on_link(100 * US, 200 * US);
-        assert!(b.talk(Path::Link, LEAST));
+        assert!(b.exchange(Path::Link, LEAST));
         assert_eq!(b.judge(), Verdict::Stay);
-        assert!(b.choice.note(Path::Link, Duration::from_micros(200), b.now), "every other stream leaves too");
-        b.talk(Path::Anchor, LEAST);
+        assert!(b.choice.record(Path::Link, Duration::from_micros(200), b.now), "every other stream leaves too");
+        b.exchange(Path::Anchor, LEAST);
         let mut pause = PAUSE.first;
         for _ in 0..10 {
             b.pass(pause - Duration::from_millis(1));
@@ -301,7 +301,7 @@ mod tests {
             b.pass(Duration::from_millis(1));
             assert_eq!(b.judge(), Verdict::Promote);
             assert_eq!(b.judge(), Verdict::Stay, "one stream is enough");
-            assert!(b.talk(Path::Link, LEAST));
+            assert!(b.exchange(Path::Link, LEAST));
             pause = PAUSE.after(Some(pause));
         }
     }
@@ -312,24 +312,24 @@ mod tests {
         b.pass(PAUSE.first);
         assert_eq!(b.judge(), Verdict::Promote);
         b.link = 99 * US;
-        assert!(!b.talk(Path::Link, WINDOW));
+        assert!(!b.exchange(Path::Link, WINDOW));
         assert_eq!(b.judge(), Verdict::Promote);
     }
 
     #[test]
     fn a_service_that_has_more_to_do_does_not_lose_its_link() {
         let mut b = Bench::on_link(100 * US, 50 * US);
-        b.talk(Path::Link, WINDOW);
+        b.exchange(Path::Link, WINDOW);
         (b.anchor, b.link) = (1000 * US, 500 * US);
-        assert!(b.talk(Path::Link, WINDOW), "it is slower as far as the samples go");
+        assert!(b.exchange(Path::Link, WINDOW), "it is slower as far as the samples go");
         assert_eq!(b.judge(), Verdict::Stay);
-        b.talk(Path::Anchor, LEAST);
+        b.exchange(Path::Anchor, LEAST);
         assert_eq!(b.judge(), Verdict::Promote, "but so is the anchor");
-        assert!(!b.talk(Path::Link, 1000));
+        assert!(!b.exchange(Path::Link, 1000));
     }
 
     #[test]
-    fn a_trial_that_comes_to_nothing_is_repeated() {
+    fn a_failed_trial_is_repeated() {
         let mut b = Bench::on_anchor(100 * US, 200 * US);
         b.pass(PAUSE.first);
         assert_eq!(b.judge(), Verdict::Promote);
@@ -340,9 +340,9 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_not_asked_any_more_gets_its_link_back() {
+    fn an_idle_service_gets_its_link_back() {
         let mut b = Bench::on_link(100 * US, 200 * US);
-        assert!(b.talk(Path::Link, LEAST));
+        assert!(b.exchange(Path::Link, LEAST));
         b.pass(TRIAL);
         assert_eq!(b.judge(), Verdict::Promote);
     }
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn answers_that_were_kept_back_do_not_count() {
         let mut b = Bench::on_link(100 * US, 2_000_000 * US);
-        assert!(!b.talk(Path::Link, 1000));
+        assert!(!b.exchange(Path::Link, 1000));
         assert_eq!(b.choice.medians(), (Some(Duration::from_micros(100)), None));
     }
 
@@ -364,10 +364,10 @@ mod tests {
             for (anchor, link) in times {
                 (b.anchor, b.link) = (anchor * US, link * US);
                 if on_link {
-                    on_link = !b.talk(Path::Link, WINDOW);
+                    on_link = !b.exchange(Path::Link, WINDOW);
                     left += usize::from(!on_link);
                 } else {
-                    b.talk(Path::Anchor, WINDOW);
+                    b.exchange(Path::Anchor, WINDOW);
                     on_link = b.judge() == Verdict::Promote;
                 }
             }

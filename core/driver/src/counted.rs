@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_that_are_dropped_are_counted_no_more() {
+    fn dropped_things_are_not_counted() {
         let tally = Tally::default();
         let (first, second) = (tally.add(), tally.add());
         assert_eq!(tally.now(), 2);

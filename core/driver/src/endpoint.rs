@@ -114,8 +114,8 @@ pub struct Endpoint {
     attached: Tally,
     todo: Mutex<Todo>,
     counters: Counters,
-    /// Why streams are kept off links: see [`Endpoint::hold_back`]. [`Reason::None`] if they are not.
-    held_back: AtomicU16,
+    /// Why streams are kept off links: see [`Endpoint::suspend_promotion`]. [`Reason::None`] if they are not.
+    promotion_suspended: AtomicU16,
 }
 
 #[derive(Default)]
@@ -162,27 +162,27 @@ impl Endpoint {
             attached: Tally::default(),
             todo: Mutex::default(),
             counters: Counters::default(),
-            held_back: AtomicU16::new(Reason::None as u16),
+            promotion_suspended: AtomicU16::new(Reason::None as u16),
         })
     }
 
     /// With `true`, no stream is promoted from now on, whichever side requests it; with `false`, streams are promoted
     /// again. Streams that are on links stay there.
-    pub fn hold_back(&self, on: bool) {
+    pub fn suspend_promotion(&self, on: bool) {
         let (none, requested) = (Reason::None as u16, Reason::Requested as u16);
         let (from, to) = if on { (none, requested) } else { (requested, none) };
         // Other obstacles to promotion stay in effect.
-        let _ = self.held_back.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.promotion_suspended.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Whether streams are kept off links.
-    pub fn is_held_back(&self) -> bool {
-        self.held_back_for().is_some()
+    pub fn is_promotion_suspended(&self) -> bool {
+        self.suspension_reason().is_some()
     }
 
     /// Why streams are kept off links; `None` if they are not.
-    pub(crate) fn held_back_for(&self) -> Option<Reason> {
-        let reason = Reason::from_code(self.held_back.load(Ordering::Acquire));
+    pub(crate) fn suspension_reason(&self) -> Option<Reason> {
+        let reason = Reason::from_code(self.promotion_suspended.load(Ordering::Acquire));
         (reason != Reason::None).then_some(reason)
     }
 

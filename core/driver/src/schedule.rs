@@ -9,7 +9,7 @@ use netacc_device::{Backoff, Instant};
 const RETRY_AFTER: u32 = 8;
 const MAX_RETRY_AFTER: u32 = 1 << 20;
 /// The bound where promotion was declined because the program requested TCP, or because the link was slower.
-const RETRY_ASKED: u32 = 1 << 10;
+const RETRY_DECLINED: u32 = 1 << 10;
 
 /// After this time it is tried again too, twice as long each time: for a connection that is hardly used, a million
 /// operations are days, and an outage of seconds must not keep it on TCP so long. Arbitrary: an attempt costs a lookup
@@ -25,7 +25,7 @@ pub struct Tries {
     /// first, and rarely later.
     pub shared: bool,
     /// The program requested TCP. This process finds out only by checking that this has ended, too.
-    pub asked_off: bool,
+    pub tcp_requested: bool,
 }
 
 /// Counts of operations (calls that have moved bytes on TCP), and times, at which a connection tries to get a link.
@@ -59,7 +59,7 @@ impl PromotionSchedule {
         }
     }
 
-    /// Whether it tries, after so many operations. A caller that tries calls [`note_try`](PromotionSchedule::note_try).
+    /// Whether it tries, after so many operations. A caller that tries calls [`record_try`](PromotionSchedule::record_try).
     /// `now` is called rarely.
     #[inline]
     pub fn is_due(&self, operations: u32, now: impl FnOnce() -> Instant) -> bool {
@@ -73,12 +73,12 @@ impl PromotionSchedule {
     }
 
     /// It tries now: again later, if it has to.
-    pub fn note_try(&self, operations: u32, now: Instant, tries: Tries) {
+    pub fn record_try(&self, operations: u32, now: Instant, tries: Tries) {
         let pause = self.pause_ns.load(Ordering::Relaxed);
         let next = PAUSE.after(Some(Duration::from_nanos(pause)));
         self.pause_ns.store(next.as_nanos() as u64, Ordering::Relaxed);
         self.overdue_ns.store(now.as_nanos().saturating_add(pause), Ordering::Relaxed);
-        let most = if tries.asked_off { RETRY_ASKED } else { MAX_RETRY_AFTER };
+        let most = if tries.tcp_requested { RETRY_DECLINED } else { MAX_RETRY_AFTER };
         let least = if tries.shared { 1 } else { RETRY_AFTER };
         let step = self.step.load(Ordering::Relaxed).clamp(least, most);
         self.step.store(step + step / 2 + 1, Ordering::Relaxed);
@@ -98,12 +98,12 @@ impl PromotionSchedule {
     }
 
     /// The link was declined as the slower path, which may change.
-    pub fn note_slower(&self, operations: u32) {
-        self.at.fetch_min(operations.saturating_add(RETRY_ASKED), Ordering::Relaxed);
+    pub fn record_slower(&self, operations: u32) {
+        self.at.fetch_min(operations.saturating_add(RETRY_DECLINED), Ordering::Relaxed);
     }
 
     /// It has come back from a link: after some use it may go onto one again.
-    pub fn note_return(&self, operations: u32) {
+    pub fn record_return(&self, operations: u32) {
         self.at.fetch_min(operations.saturating_add(RETRY_AFTER), Ordering::Relaxed);
         self.step.store(RETRY_AFTER, Ordering::Relaxed);
         self.forget_time();
@@ -133,7 +133,7 @@ mod tests {
         let due = |n: &u32| {
             let due = schedule.is_due(*n, begun);
             if due {
-                schedule.note_try(*n, begun(), tries);
+                schedule.record_try(*n, begun(), tries);
             }
             due
         };
@@ -143,26 +143,26 @@ mod tests {
     // Breaks if a connection that stays on TCP tries at each operation, never again, or as rarely although its obstacle
     // may end unseen.
     #[test]
-    fn asking_becomes_rare() {
+    fn attempts_become_rare() {
         let usual = PromotionSchedule::new(2);
         assert_eq!(tries(&usual, Tries::default(), 100), [2, 10, 23, 43, 74]);
         let shared = PromotionSchedule::new(0);
-        assert_eq!(tries(&shared, Tries { shared: true, asked_off: false }, 30), [0, 1, 3, 7, 14, 25]);
+        assert_eq!(tries(&shared, Tries { shared: true, tcp_requested: false }, 30), [0, 1, 3, 7, 14, 25]);
         let rare = PromotionSchedule::new(0);
-        let all = tries(&rare, Tries { shared: false, asked_off: true }, 100_000);
-        assert!(all.windows(2).all(|w| w[1] - w[0] <= RETRY_ASKED) && all.len() < 120, "{}", all.len());
+        let all = tries(&rare, Tries { shared: false, tcp_requested: true }, 100_000);
+        assert!(all.windows(2).all(|w| w[1] - w[0] <= RETRY_DECLINED) && all.len() < 120, "{}", all.len());
     }
 
     // Breaks if a connection that comes back from a link waits as long as one that has often failed, or if one that
     // never tries does.
     #[test]
-    fn what_changes_is_looked_at_sooner() {
+    fn an_attempt_comes_sooner_where_the_path_may_have_changed() {
         let schedule = PromotionSchedule::new(0);
         tries(&schedule, Tries::default(), 10_000);
-        schedule.note_return(10_000);
+        schedule.record_return(10_000);
         assert!(!schedule.is_due(10_007, begun) && schedule.is_due(10_008, begun));
         schedule.postpone(10_008, 5000);
-        schedule.note_slower(10_008);
+        schedule.record_slower(10_008);
         assert!(!schedule.is_due(11_031, begun) && schedule.is_due(11_032, begun));
         schedule.begin_again(11_032);
         assert!(!schedule.is_due(11_032, begun) && schedule.is_due(11_033, begun));
@@ -173,20 +173,20 @@ mod tests {
     // Breaks if a connection that is used once in a while tries to get a link only when it has been used a million
     // times more.
     #[test]
-    fn time_bounds_how_rarely_it_asks() {
+    fn time_bounds_the_pause_between_attempts() {
         let schedule = PromotionSchedule::new(2);
         // Often at first, so that many operations lie between two attempts later.
         assert!(tries(&schedule, Tries::default(), 100_000).len() > 20);
-        schedule.note_try(100_000, begun(), Tries::default());
-        let mut asked = vec![begun()];
+        schedule.record_try(100_000, begun(), Tries::default());
+        let mut requested = vec![begun()];
         for n in 1..2000 {
             let now = begun() + Duration::from_millis(500) * n;
             if schedule.is_due(100_000 + n, || now) {
-                schedule.note_try(100_000 + n, now, Tries::default());
-                asked.push(now);
+                schedule.record_try(100_000 + n, now, Tries::default());
+                requested.push(now);
             }
         }
-        let pauses: Vec<_> = asked.windows(2).map(|two| two[1] - two[0]).collect();
+        let pauses: Vec<_> = requested.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(pauses.len() > 10, "{pauses:?}");
         let clock = Duration::from_millis(500) * CLOCK_INTERVAL;
         assert!(pauses.iter().all(|pause| *pause >= PAUSE.longest && *pause <= PAUSE.longest + clock), "{pauses:?}");
@@ -194,7 +194,7 @@ mod tests {
         // From short to long, and short again after it has been on a link.
         let schedule = PromotionSchedule::new(0);
         let overdue = |n, after| {
-            schedule.note_try(n, begun(), Tries::default());
+            schedule.record_try(n, begun(), Tries::default());
             schedule.postpone(n, 1 << 20);
             let at = |pause: Duration| schedule.is_due(n + CLOCK_INTERVAL, || begun() + pause);
             (at(after - Duration::from_nanos(1)), at(after))
@@ -203,26 +203,26 @@ mod tests {
             assert_eq!(overdue(CLOCK_INTERVAL * 100, PAUSE.first * (1 << doubled)), (false, true));
         }
         assert_eq!(overdue(CLOCK_INTERVAL * 100, PAUSE.longest), (false, true));
-        schedule.note_return(CLOCK_INTERVAL * 100);
+        schedule.record_return(CLOCK_INTERVAL * 100);
         assert!(!schedule.is_due(CLOCK_INTERVAL * 100, || begun() + PAUSE.longest), "it has not tried since");
         assert_eq!(overdue(CLOCK_INTERVAL * 100, PAUSE.first), (false, true));
     }
 
     // Breaks if a connection that is never to try did so after a while, or if each operation read the clock.
     #[test]
-    fn the_clock_is_looked_at_rarely_and_not_at_all_by_who_does_not_ask() {
+    fn the_clock_is_read_rarely_and_never_before_the_first_attempt() {
         let late = || begun() + PAUSE.longest * 10;
         let never = PromotionSchedule::new(PromotionSchedule::NEVER);
         let ended = PromotionSchedule::new(0);
-        ended.note_try(0, begun(), Tries::default());
+        ended.record_try(0, begun(), Tries::default());
         ended.end();
         for schedule in [never, ended] {
             assert!((0..100).all(|n| !schedule.is_due(n, || panic!("it reads the clock"))));
         }
-        let asking = PromotionSchedule::new(0);
-        asking.note_try(0, begun(), Tries::default());
-        asking.postpone(0, 1000);
-        let looks = (1..=800).filter(|n| asking.is_due(*n, late));
-        assert_eq!(looks.count(), 100);
+        let active = PromotionSchedule::new(0);
+        active.record_try(0, begun(), Tries::default());
+        active.postpone(0, 1000);
+        let checks = (1..=800).filter(|n| active.is_due(*n, late));
+        assert_eq!(checks.count(), 100);
     }
 }

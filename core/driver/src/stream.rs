@@ -3,7 +3,7 @@
 //! * [`cell`]: a stream, and the state that is readable without its lock.
 //! * [`inner`]: state that a stream and its anchor show under its lock, without the endpoint.
 //! * [`states`]: the parts and states that the lock covers.
-//! * [`held`]: bytes that it holds back.
+//! * [`corked`]: the bytes that it holds back.
 //! * [`guard`]: the stream while it is locked; every change of it is flushed before it is unlocked.
 //! * [`transfer`]: bytes on the link.
 //! * [`cork`]: bytes that are held back.
@@ -20,10 +20,10 @@
 mod anchor;
 mod cell;
 mod cork;
+mod corked;
 mod ending;
 mod flush;
 mod guard;
-mod held;
 mod inner;
 mod stall;
 mod states;
@@ -32,9 +32,9 @@ mod transfer;
 pub use anchor::{AnchorEvent, AnchorProgress};
 pub(crate) use cell::{Attachment, Outgoing};
 pub use cell::{LinkCell, StreamCell};
+pub(crate) use corked::CORK_INTERVAL;
 pub use ending::Shutdown;
 pub use guard::{LockedStream, StreamGuard, PLEDGE_PATIENCE};
-pub(crate) use held::CORK_INTERVAL;
 pub use stall::STALL_PATIENCE;
-pub(crate) use states::{Claim, LingerProgress, Noted, Referral};
+pub(crate) use states::{Claim, LingerProgress, Listed, Referral};
 pub use transfer::LinkIo;

@@ -133,7 +133,7 @@ impl Stranger {
         panic!("not accepted");
     }
 
-    fn say(&mut self, message: &ControlMessage) {
+    fn send(&mut self, message: &ControlMessage) {
         let at = CREDIT_BLOCK_LEN + self.sent * CONTROL_SLOT_LEN;
         self.sent += 1;
         self.write(at as u64, Some(Immediate::new(MessageKind::Control, 0).encode()), &message.encode());
@@ -156,7 +156,7 @@ impl Stranger {
     }
 
     /// The n-th message that it received.
-    fn heard(&self, n: usize) -> Option<ControlMessage> {
+    fn received(&self, n: usize) -> Option<ControlMessage> {
         let mut bytes = [0; CONTROL_SLOT_LEN];
         self.local.memory.read(CREDIT_BLOCK_LEN + n * CONTROL_SLOT_LEN, &mut bytes).then_some(())?;
         ControlMessage::decode(&bytes).ok()
@@ -194,11 +194,11 @@ fn an_open_before_the_proof_is_refused() {
     let ((client, _), (server, device)) = (endpoint(&fabric, Some(KEY)), endpoint(&fabric, Some(KEY)));
     let (_near, far) = connect(&client, &server, 40_004);
     let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
-    stranger.say(&hello(Some(EMPTY)));
-    stranger.say(&open(&tuple(40_004)));
+    stranger.send(&hello(Some(EMPTY)));
+    stranger.send(&open(&tuple(40_004)));
     run([&client, &server]);
-    assert!(matches!(stranger.heard(0), Some(ControlMessage::Hello(Hello { credential: Some(_), .. }))));
-    let Some(ControlMessage::Refuse(refuse)) = stranger.heard(1) else { panic!("{:?}", stranger.heard(1)) };
+    assert!(matches!(stranger.received(0), Some(ControlMessage::Hello(Hello { credential: Some(_), .. }))));
+    let Some(ControlMessage::Refuse(refuse)) = stranger.received(1) else { panic!("{:?}", stranger.received(1)) };
     assert_eq!((refuse.peer_slot, Reason::from_code(refuse.reason)), (0, Reason::KeyMissing));
     assert!(far.lock(&server).proto().is_plain());
     assert_eq!((count(&server, "opens_refused"), count(&server, "opens_accepted")), (1, 0));
@@ -211,15 +211,15 @@ fn a_proof_that_is_wrong_or_replayed_is_refused_and_counted() {
     let ((client, _), (server, device)) = (endpoint(&fabric, Some(KEY)), endpoint(&fabric, Some(KEY)));
     let address = ConnectionManager::address(&*device);
     let mut first = Stranger::at(&fabric, &server, address);
-    first.say(&hello(Some(EMPTY)));
+    first.send(&hello(Some(EMPTY)));
     run([&client, &server]);
-    let Some(ControlMessage::Hello(Hello { credential: Some(shown), .. })) = first.heard(0) else {
-        panic!("{:?}", first.heard(0))
+    let Some(ControlMessage::Hello(Hello { credential: Some(shown), .. })) = first.received(0) else {
+        panic!("{:?}", first.received(0))
     };
     // The server's own proof, sent back to it.
-    first.say(&ControlMessage::Proof(shown.proof));
+    first.send(&ControlMessage::Proof(shown.proof));
     run([&client, &server]);
-    let refused = |stranger: &Stranger| match stranger.heard(1) {
+    let refused = |stranger: &Stranger| match stranger.received(1) {
         Some(ControlMessage::Refuse(r)) => (r.peer_slot, Reason::from_code(r.reason)),
         other => panic!("{other:?}"),
     };
@@ -227,7 +227,7 @@ fn a_proof_that_is_wrong_or_replayed_is_refused_and_counted() {
     assert_eq!((reasons(&server, Reason::KeyMismatch), count(&server, "links_refused")), (1, 1));
 
     // A second try on the same link is a violation, and ends it.
-    first.say(&ControlMessage::Proof(shown.proof));
+    first.send(&ControlMessage::Proof(shown.proof));
     run([&client, &server]);
     assert_eq!((count(&server, "violations"), server.links().len()), (1, 0));
 }
@@ -242,7 +242,7 @@ fn a_link_that_is_never_proven_is_ended() {
     let ((client, _), (server, device)) = (endpoint(&fabric, Some(KEY)), endpoint(&fabric, Some(KEY)));
     let address = ConnectionManager::address(&*device);
     let mut silent_after_hello = Stranger::at(&fabric, &server, address);
-    silent_after_hello.say(&hello(Some(EMPTY)));
+    silent_after_hello.send(&hello(Some(EMPTY)));
     let _silent = Stranger::at(&fabric, &server, address);
     let (near, _far) = connect(&client, &server, 40_005);
     client.promote(&near).expect("the acceptor is published");
@@ -268,15 +268,15 @@ fn a_link_that_is_never_proven_is_ended() {
 /// Breaks if strangers could keep links for as long as they like where no key is needed, or if a process that uses its
 /// link lost it.
 #[test]
-fn a_link_that_nobody_uses_is_ended() {
+fn an_unused_link_is_ended() {
     //= spec §2.5.6
     //= type=test
     //# The accepting side ends a link on which no stream was opened within UNUSED_LIMIT (60 s).
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let ((client, _), (server, device)) = (endpoint(&fabric, None), endpoint(&fabric, None));
     let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
-    stranger.say(&hello(None));
-    stranger.say(&open(&tuple(40_000)));
+    stranger.send(&hello(None));
+    stranger.send(&open(&tuple(40_000)));
     let (near, far) = connect(&client, &server, 40_010);
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
@@ -307,11 +307,11 @@ fn a_link_that_nobody_uses_is_ended() {
 /// Breaks if a link were kept whose peer sends false credit in a word that only the silence check read, and for which
 /// no message is sent.
 #[test]
-fn a_lie_about_what_was_taken_ends_a_link_that_is_looked_at() {
+fn a_false_consumed_count_ends_a_watched_link() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (server, device) = on_device(fabric.open(LoopbackConfig::erdma()), None, 4);
     let mut liar = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
-    liar.say(&hello(None));
+    liar.send(&hello(None));
     server.progress(Instant::from_nanos(0));
     liar.claim(1000);
     server.progress(Instant::from_nanos(2_000_000_000));
@@ -321,7 +321,7 @@ fn a_lie_about_what_was_taken_ends_a_link_that_is_looked_at() {
 
 /// Breaks if a peer could make this side count without limit, or harm more than its own link.
 #[test]
-fn a_link_may_be_refused_for_reasons_that_nobody_knows() {
+fn a_link_may_be_refused_for_unknown_reasons() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let ((client, _), (server, device)) = (endpoint(&fabric, None), endpoint(&fabric, None));
     let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
@@ -329,8 +329,8 @@ fn a_link_may_be_refused_for_reasons_that_nobody_knows() {
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
     for reason in [9999, Reason::LinkFailed as u16] {
-        let refuse = netacc_proto::Refuse { peer_slot: NO_SLOT, reason, ask_at: 1 };
-        stranger.say(&ControlMessage::Refuse(refuse));
+        let refuse = netacc_proto::Refuse { peer_slot: NO_SLOT, reason, redirect_port: 1 };
+        stranger.send(&ControlMessage::Refuse(refuse));
         run([&client, &server]);
         stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
     }
@@ -349,12 +349,12 @@ fn each_violation_is_counted_once() {
     let ((client, _), (server, device)) = (endpoint(&fabric, None), endpoint(&fabric, None));
     let (_near, far) = connect(&client, &server, 40_009);
     let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
-    stranger.say(&hello(None));
+    stranger.send(&hello(None));
     let region = stranger.device.alloc_region(stranger.qp, CREDIT_BLOCK_LEN + 4096).expect("it has memory");
     let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len: 4096 };
-    stranger.say(&open_with(&tuple(40_009), far.number(), ring));
+    stranger.send(&open_with(&tuple(40_009), far.number(), ring));
     run([&client, &server]);
-    let Some(ControlMessage::Accept(accept)) = stranger.heard(1) else { panic!("{:?}", stranger.heard(1)) };
+    let Some(ControlMessage::Accept(accept)) = stranger.received(1) else { panic!("{:?}", stranger.received(1)) };
     for violations in [0, 1, 1] {
         stranger.signal(MessageKind::Fin, accept.slot);
         run([&client, &server]);
@@ -380,12 +380,12 @@ fn an_opener_that_ends_its_link_breaks_no_rule() {
         let ((client, _), (server, device)) = (endpoint(&fabric, None), endpoint(&fabric, None));
         let (_near, far) = connect(&client, &server, 40_016);
         let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
-        stranger.say(&hello(None));
+        stranger.send(&hello(None));
         run([&client, &server]);
         let region = stranger.device.alloc_region(stranger.qp, CREDIT_BLOCK_LEN + 4096).expect("it has memory");
         let ring_len = if ends { 4096 } else { 8192 };
         let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len };
-        stranger.say(&open_with(&tuple(40_016), far.number(), ring));
+        stranger.send(&open_with(&tuple(40_016), far.number(), ring));
         if ends {
             stranger.device.destroy_qp(stranger.qp);
         }
@@ -407,17 +407,17 @@ fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {
         let (mut to, mut from) = (a.clone(), b.clone());
         let (near, far) = connect_over(&client, &server, 40_010, (a, b));
         let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
-        stranger.say(&hello(None));
+        stranger.send(&hello(None));
         let region = stranger.device.alloc_region(stranger.qp, CREDIT_BLOCK_LEN + 4096).expect("it has memory");
         let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len: 4096 };
         let ControlMessage::Open(open) = open_with(&tuple(40_010), far.number(), ring) else { panic!("it is one") };
-        stranger.say(&ControlMessage::Open(Open { pledge, ..open }));
+        stranger.send(&ControlMessage::Open(Open { pledge, ..open }));
         run([&client, &server]);
         assert_eq!(count(&server, "opens_accepted"), 1);
         // More bytes follow on the connection, so that no marker can come.
         assert_eq!(to.try_write(b"go on").expect("there is room"), 5);
         near.lock(&client).change(|stream| stream.anchor_sent(5));
-        wire.settle();
+        wire.deliver_all();
         far.lock(&server).change(|stream| stream.progress_anchor(false));
         assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 5);
         far.lock(&server).change(|stream| stream.anchor_received(5));
@@ -426,7 +426,7 @@ fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {
             client.promote(&near).expect("the acceptor is published");
             for _ in 0..4 {
                 run([&client, &server]);
-                wire.settle();
+                wire.deliver_all();
                 near.lock(&client).change(|stream| stream.progress_anchor(false));
                 far.lock(&server).change(|stream| stream.progress_anchor(false));
             }
@@ -456,7 +456,7 @@ fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {
 fn requests_that_are_refused_are_counted() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (server, device) = endpoint(&fabric, None);
-    server.hold_back(true);
+    server.suspend_promotion(true);
     let stranger = fabric.open(LoopbackConfig::soft_roce());
     let cq = stranger.create_cq().expect("it has queues");
     let peer = ConnectionManager::address(&*device);
@@ -517,7 +517,7 @@ impl ConnectionManager for Picky {
 /// Breaks if a side that has no room for a link did not report that, or blamed its peer; and if it did not try again
 /// later.
 #[test]
-fn without_room_for_a_link_a_stream_stays_on_tcp_and_says_so() {
+fn without_room_for_a_link_a_stream_stays_on_tcp_for_that_reason() {
     let small = |change: fn(&mut LoopbackConfig)| {
         let mut config = LoopbackConfig::shm();
         change(&mut config);
@@ -555,8 +555,8 @@ fn without_room_for_a_link_a_stream_stays_on_tcp_and_says_so() {
         }
         if let Some(reason) = far_reason {
             assert_eq!(reasons(&server, reason), 1);
-            let told = second.lock(&client).proto().reason();
-            assert!([Reason::NotAdmitted, reason].contains(&told), "{told}");
+            let reported = second.lock(&client).proto().reason();
+            assert!([Reason::NotAdmitted, reason].contains(&reported), "{reported}");
         }
         assert!(first.lock(&client).proto().is_linked(), "the first has lost nothing");
 

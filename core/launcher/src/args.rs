@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn options_end_at_the_command_whose_own_are_left_alone() {
+    fn options_end_at_the_command() {
         let expected = Request {
             config_path: Some("a.conf".into()),
             settings: [('t', "4"), ('d', "1"), ('T', "1"), ('P', "-1"), ('p', "8")]
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_said() {
+    fn invalid_arguments_are_reported() {
         assert!(matches!(parse(["netacc_run".into()]), Err(ArgsError::NoCommand)));
         assert_eq!(parsed(&["-h", "x"]), Ok(Invocation::Help));
         assert_eq!(parsed(&["-v"]), Ok(Invocation::Version));

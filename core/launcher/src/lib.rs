@@ -19,7 +19,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use netacc_config::{Loader, CONFIG_PATH_VARIABLE, KEYS, TOLD_VARIABLE};
+use netacc_config::{Loader, CONFIG_PATH_VARIABLE, KEYS, REPORTED_VARIABLE};
 use nix::errno::Errno;
 
 use args::{Invocation, Request, HELP};
@@ -106,7 +106,7 @@ fn prepare_environment(request: &Request) -> Result<(), u8> {
     for problem in &problems {
         warn(problem);
     }
-    std::env::set_var(TOLD_VARIABLE, "1");
+    std::env::set_var(REPORTED_VARIABLE, "1");
     Ok(())
 }
 

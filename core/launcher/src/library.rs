@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_for_beside_and_in_lib_and_where_the_variable_says() {
+    fn the_library_is_found_beside_in_lib_and_by_the_variable() {
         let dir = tempfile::TempDir::new().expect("a temporary directory");
         let root = dir.path().canonicalize().expect("it exists");
         let own = root.join("bin/netacc_run");

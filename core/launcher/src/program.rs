@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_followed_to_what_runs_them_and_not_for_ever() {
+    fn scripts_are_followed_to_their_interpreter_within_a_limit() {
         let runner = written(&elf(1, b""));
         let script = written(format!("#! {} -x\nbody", runner.path().display()).as_bytes());
         let found = obstacle(script.path()).expect("the runner is static");

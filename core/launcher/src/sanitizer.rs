@@ -130,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn runtimes_are_known_by_their_names() {
+    fn runtimes_are_recognised_by_their_names() {
         assert!(is_runtime(b"libasan.so.8") && is_runtime(b"libclang_rt.tsan-x86_64.so"));
         assert!(!is_runtime(b"libubsan.so.1") && !is_runtime(b"libc.so.6") && !is_runtime(b"mylibasan.so"));
     }
 
     #[test]
-    fn a_runtime_is_found_where_the_program_looks_for_it() {
+    fn a_runtime_is_found_on_the_programs_search_path() {
         let dir = tempfile::TempDir::new().expect("a temporary directory");
         let root = dir.path().canonicalize().expect("it exists");
         let runtime = root.join("libclang_rt.asan-x86_64.so");

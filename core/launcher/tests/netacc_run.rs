@@ -57,7 +57,7 @@ fn help_and_version_are_the_original_s() {
 }
 
 #[test]
-fn flags_reach_the_program_as_variables_and_win_over_those_that_were_there() {
+fn flags_become_variables_and_override_existing_ones() {
     let mut command = netacc_run();
     command.env("NACC_SOR_IO_THREADS", "2").env("NACC_LOG_LEVEL", "4");
     command.args("-t1 -p 8 -s 4096 -F 1 -d -T -P 0 -A 1,3 -i 2 -f /dev/null".split(' '));
@@ -92,7 +92,7 @@ fn without_flags_nothing_is_set() {
 }
 
 #[test]
-fn the_library_is_preloaded_before_what_was() {
+fn the_library_is_preloaded_before_existing_entries() {
     let library = some_library().canonicalize().expect("it is loaded");
     let expected = format!("LD_PRELOAD={}", library.display());
     assert!(environment_of(&mut netacc_run()).contains(&expected));
@@ -101,7 +101,7 @@ fn the_library_is_preloaded_before_what_was() {
 }
 
 #[test]
-fn without_the_library_the_program_runs_and_one_line_says_so() {
+fn without_the_library_the_program_runs_with_a_warning() {
     let (status, stdout, stderr) = output(netacc_run().env("NETACC_PRELOAD", "/none.so").args(["echo", "-h"]));
     assert_eq!((status, stdout.as_str()), (Some(0), "-h\n"));
     assert_eq!(stderr, "netacc_run: NETACC_PRELOAD=/none.so: no such file: the program stays on TCP\n");
@@ -174,7 +174,7 @@ fn a_script_without_an_interpreter_is_run_by_the_shell() {
 }
 
 #[test]
-fn a_bad_file_is_told_and_the_program_still_runs() {
+fn a_bad_file_is_reported_and_the_program_still_runs() {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let conf = dir.path().join("n.conf");
     std::fs::write(&conf, "[netacc]\nNACC_LOG_LEVEL=9\nNACC_SOR_MSGSIZE=1\n").expect("writable");
@@ -195,7 +195,7 @@ fn a_bad_file_is_told_and_the_program_still_runs() {
 }
 
 #[test]
-fn a_program_that_gains_privileges_is_said_to_stay_on_tcp() {
+fn a_program_that_gains_privileges_is_reported_to_stay_on_tcp() {
     if !nix::unistd::getuid().is_root() {
         eprintln!("only root can make such a program: not tested");
         return;

@@ -116,8 +116,8 @@ fn queued(fd: c_int, request: libc::c_ulong) -> Option<u64> {
     (rc == 0).then_some(u64::try_from(n).ok()?)
 }
 
-fn says_read_hang_up(fd: c_int) -> bool {
-    poll::look(fd, libc::POLLRDHUP) != 0
+fn has_read_hang_up(fd: c_int) -> bool {
+    poll::ready_events(fd, libc::POLLRDHUP) != 0
 }
 
 /// The socket's side of an established connection, according to the kernel's counts: `Some(true)` for the side that
@@ -139,7 +139,7 @@ pub(crate) fn dissolve(fd: c_int) {
 
 /// The result of `poll` for a descriptor with no requested events: POLLERR, POLLHUP, POLLNVAL.
 fn polled(fd: c_int) -> i16 {
-    poll::look(fd, 0)
+    poll::ready_events(fd, 0)
 }
 
 fn result(n: isize) -> Result<usize, AnchorError> {
@@ -173,7 +173,7 @@ impl Anchor for FdAnchor {
 
     fn position(&self) -> Option<AnchorPosition> {
         // Another holder may have shut down reading. The state of the connection does not show that.
-        if says_read_hang_up(self.fd) {
+        if has_read_hang_up(self.fd) {
             return None;
         }
         // The counts are not read atomically: retry until nothing has moved between the reads.
@@ -205,7 +205,7 @@ impl Anchor for FdAnchor {
 
     fn is_ended(&self) -> bool {
         // `poll` also reports POLLRDHUP for a direction that this side has shut down.
-        says_read_hang_up(self.fd) && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
+        has_read_hang_up(self.fd) && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
     }
 
     fn has_fin(&self, read: u64) -> Option<bool> {
@@ -286,7 +286,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn the_kernel_tells_how_far_a_connection_has_come() {
+    fn the_kernel_reports_the_progress_of_a_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
         let (mut far, _) = listener.accept().expect("connected");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_side_has_shut_down_is_not_the_peers_end() {
+    fn a_local_shutdown_is_not_the_peers_end() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
         let (far, _) = listener.accept().expect("connected");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_told_from_one_after_the_peers_end() {
+    fn a_reset_differs_from_one_after_the_peers_end() {
         let pair = || {
             let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
             let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_do_not_agree_are_no_position() {
+    fn inconsistent_counts_are_no_position() {
         let info = |bytes_acked, bytes_sent| TcpInfo {
             state: ESTABLISHED,
             bytes_acked,

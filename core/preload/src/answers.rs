@@ -63,8 +63,8 @@ impl Services {
             Entry::Vacant(_) if known >= MAX_SERVICES => None,
             Entry::Vacant(new) => new.insert((!is_own(remote.ip())).then(Arc::default)).clone(),
         }?;
-        let (asked, answered) = (AtomicU64::new(0), AtomicU32::new(0));
-        Some(Answers { service, at_once: self.at_once, asked, answered, run: Run::default() })
+        let (sent_at, answered) = (AtomicU64::new(0), AtomicU32::new(0));
+        Some(Answers { service, at_once: self.at_once, sent_at, answered, run: Run::default() })
     }
 }
 
@@ -80,7 +80,7 @@ pub struct Answers {
     at_once: bool,
     /// When the last send returned, in nanoseconds, the lowest bit being the path; [`UNTIMED`] if its answer is not measured,
     /// and 0 if none is awaited.
-    asked: AtomicU64,
+    sent_at: AtomicU64,
     /// Answers on the link so far.
     answered: AtomicU32,
     run: Run,
@@ -91,43 +91,43 @@ const UNTIMED: u64 = u64::MAX;
 impl Answers {
     /// Records that the program has sent so many bytes. Returns whether the stream is to leave its link.
     #[inline]
-    pub fn note_sent(&self, now_at: Readiness, len: usize) -> bool {
+    pub fn record_sent(&self, now_at: Readiness, len: usize) -> bool {
         let Some(path) = path_of(now_at) else {
-            self.asked.store(0, Ordering::Relaxed);
+            self.sent_at.store(0, Ordering::Relaxed);
             return false;
         };
         // Each send of a request, so that on either path the time counts from the last.
         let timed = path == Path::Anchor || self.answered.load(Ordering::Relaxed).is_multiple_of(ONE_OF);
-        self.asked.store(if timed { stamp(now(), path) } else { UNTIMED }, Ordering::Relaxed);
-        self.run.note(&self.service.bulk, (Way::Out, path), len, now)
+        self.sent_at.store(if timed { stamp(now(), path) } else { UNTIMED }, Ordering::Relaxed);
+        self.run.record(&self.service.bulk, (Way::Out, path), len, now)
     }
 
     /// Records that the program has received so many bytes. Returns whether the stream is to leave its link.
     #[inline]
-    pub fn note_received(&self, now_at: Readiness, len: usize) -> bool {
-        let slower = path_of(now_at).is_some_and(|path| self.run.note(&self.service.bulk, (Way::In, path), len, now));
-        self.note_answered(now_at) || slower
+    pub fn record_received(&self, now_at: Readiness, len: usize) -> bool {
+        let slower = path_of(now_at).is_some_and(|path| self.run.record(&self.service.bulk, (Way::In, path), len, now));
+        self.record_answered(now_at) || slower
     }
 
     #[inline]
-    fn note_answered(&self, now_at: Readiness) -> bool {
-        if self.asked.load(Ordering::Relaxed) == 0 {
+    fn record_answered(&self, now_at: Readiness) -> bool {
+        if self.sent_at.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let asked = self.asked.swap(0, Ordering::Relaxed);
+        let sent_at = self.sent_at.swap(0, Ordering::Relaxed);
         let Some(path) = path_of(now_at) else { return false };
         if path == Path::Link {
             self.answered.fetch_add(1, Ordering::Relaxed);
         }
-        if asked == UNTIMED {
+        if sent_at == UNTIMED {
             return false;
         }
         let now = now();
         // Another thread may have taken it. A stream that has moved meanwhile gives no sample of either path.
-        if asked == 0 || asked & 1 != stamp(now, path) & 1 {
+        if sent_at == 0 || sent_at & 1 != stamp(now, path) & 1 {
             return false;
         }
-        self.service.answers.note(path, now.saturating_since(Instant::from_nanos(asked)), now)
+        self.service.answers.record(path, now.saturating_since(Instant::from_nanos(sent_at)), now)
     }
 
     /// The medians over TCP and on the link, in nanoseconds, where known.
@@ -212,8 +212,8 @@ mod tests {
         let answers = services().answers(&to("10.0.0.2:1")).expect("another host");
         let talk = |sent, received| {
             for _ in 0..1000 {
-                answers.note_sent(sent, 1);
-                answers.note_received(received, 1);
+                answers.record_sent(sent, 1);
+                answers.record_received(received, 1);
             }
             let (anchor, link) = answers.service.answers.medians();
             (anchor.is_some(), link.is_some())
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(talk(kernel, Readiness::KERNEL_RX), (false, false));
         assert_eq!(talk(Readiness::KERNEL_TX, kernel), (false, false));
         for _ in 0..1000 {
-            answers.note_received(kernel, 1);
+            answers.record_received(kernel, 1);
         }
         assert_eq!(answers.service.answers.medians(), (None, None), "nothing was asked");
         assert_eq!(talk(kernel, kernel), (true, false));
@@ -236,21 +236,21 @@ mod tests {
         let answers = services().answers(&to("10.0.0.2:1")).expect("another host");
         let mut timed = 0;
         for _ in 0..80 {
-            answers.note_sent(ON_LINK, 1);
+            answers.record_sent(ON_LINK, 1);
             let between = now().as_nanos();
-            answers.note_sent(ON_LINK, 1);
-            let asked = answers.asked.load(Ordering::Relaxed);
-            if asked != UNTIMED {
+            answers.record_sent(ON_LINK, 1);
+            let sent_at = answers.sent_at.load(Ordering::Relaxed);
+            if sent_at != UNTIMED {
                 timed += 1;
-                assert!(asked | 1 >= between);
+                assert!(sent_at | 1 >= between);
             }
-            answers.note_received(ON_LINK, 1);
+            answers.record_received(ON_LINK, 1);
         }
         assert_eq!(timed, 10);
     }
 
     #[test]
-    fn who_wants_no_delay_is_not_measured_first() {
+    fn fast_connect_promotes_without_measurement() {
         let mut config = Config::default().promotion;
         config.fast_connect = true;
         let answers =

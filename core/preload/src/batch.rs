@@ -20,7 +20,7 @@ struct Batch {
     reads: u32,
     writes: u32,
     /// The device is deferring wake-ups.
-    holds: bool,
+    defers: bool,
 }
 
 impl Batch {
@@ -32,7 +32,7 @@ impl Batch {
 }
 
 thread_local! {
-    static BATCH: Cell<Batch> = const { Cell::new(Batch { several: false, reads: 0, writes: 0, holds: false }) };
+    static BATCH: Cell<Batch> = const { Cell::new(Batch { several: false, reads: 0, writes: 0, defers: false }) };
 }
 
 /// The thread was given so many events.
@@ -51,14 +51,14 @@ pub(crate) fn count_read() {
 pub(crate) fn count_write(endpoint: &Endpoint) {
     let _ = BATCH.try_with(|b| {
         let mut batch = b.get();
-        let hold = batch.count_write();
-        if hold != batch.holds {
-            if hold {
-                endpoint.device().hold_wakes();
+        let defer = batch.count_write();
+        if defer != batch.defers {
+            if defer {
+                endpoint.device().defer_wakes();
             } else {
                 endpoint.device().release_wakes();
             }
-            batch.holds = hold;
+            batch.defers = defer;
         }
         b.set(batch);
     });
@@ -66,7 +66,7 @@ pub(crate) fn count_write(endpoint: &Endpoint) {
 
 /// The thread is about to wait, or does something else.
 pub(crate) fn end(endpoint: &Endpoint) {
-    if BATCH.try_with(Cell::take).is_ok_and(|batch| batch.holds) {
+    if BATCH.try_with(Cell::take).is_ok_and(|batch| batch.defers) {
         endpoint.device().release_wakes();
     }
 }
@@ -75,22 +75,22 @@ pub(crate) fn end(endpoint: &Endpoint) {
 mod tests {
     use super::*;
 
-    fn held(batch: &mut Batch, writes: usize) -> usize {
+    fn count_deferred(batch: &mut Batch, writes: usize) -> usize {
         (0..writes).filter(|_| batch.count_write()).count()
     }
 
     #[test]
     fn all_but_the_last_answer_keep_wake_ups_back() {
         let mut batch = Batch { several: true, reads: 10, ..Batch::default() };
-        assert_eq!(held(&mut batch, 9), 9);
+        assert_eq!(count_deferred(&mut batch, 9), 9);
         assert!(!batch.count_write());
         // More than was read, so the number of further writes is unknown.
-        assert_eq!(held(&mut batch, 5), 0);
+        assert_eq!(count_deferred(&mut batch, 5), 0);
     }
 
     #[test]
     fn one_event_or_one_answer_at_a_time_keeps_nothing_back() {
-        assert_eq!(held(&mut Batch { reads: 10, ..Batch::default() }, 10), 0);
+        assert_eq!(count_deferred(&mut Batch { reads: 10, ..Batch::default() }, 10), 0);
         let mut batch = Batch { several: true, ..Batch::default() };
         for _ in 0..10 {
             batch.reads += 1;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn long_batches_let_go_now_and_then() {
+    fn long_batches_release_wake_ups_at_intervals() {
         let mut batch = Batch { several: true, reads: 100, ..Batch::default() };
         let pauses: Vec<_> = (1..=100).filter(|_| !batch.count_write()).collect();
         assert_eq!(pauses, [32, 64, 96, 100]);

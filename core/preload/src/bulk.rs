@@ -44,7 +44,7 @@ pub struct Run {
 impl Run {
     /// Records that so many bytes have gone this way, by this path. Returns whether the stream is to leave its link.
     #[inline]
-    pub fn note(&self, choice: &PathChoice, (way, path): (Way, Path), len: usize, now: impl Fn() -> Instant) -> bool {
+    pub fn record(&self, choice: &PathChoice, (way, path): (Way, Path), len: usize, now: impl Fn() -> Instant) -> bool {
         let (len, kind) = (len as u64, way as u64 | u64::from(path == Path::Link) << 2);
         let known = self.kind.load(Ordering::Relaxed);
         if known != kind {
@@ -66,7 +66,7 @@ impl Run {
         }
         let chunks = (after / CHUNK - before / CHUNK) as u32;
         let took: Duration = now.saturating_since(Instant::from_nanos(since)) / chunks;
-        choice.note(path, took, now)
+        choice.record(path, took, now)
     }
 
     /// The verdict on the stream's promotion. A stream that is not in a long run may be promoted.
@@ -115,7 +115,7 @@ mod tests {
             const CALL: usize = 16 << 10;
             (0..bytes / CALL as u64).any(|_| {
                 self.now.set(self.now.get() + ns);
-                self.run.note(&self.choice, (way, path), CALL, || Instant::from_nanos(self.now.get()))
+                self.run.record(&self.choice, (way, path), CALL, || Instant::from_nanos(self.now.get()))
             })
         }
 
@@ -163,7 +163,7 @@ mod tests {
 
     // Breaks if the bytes that fill the kernel's buffers count: no link is as fast as these buffers.
     #[test]
-    fn what_buffers_take_in_says_nothing() {
+    fn bytes_absorbed_by_buffers_are_no_sample() {
         let bench = Bench::new();
         bench.go(Way::Out, ANCHOR, SKIP - CHUNK, 1);
         bench.go(Way::Out, ANCHOR, 20 * CHUNK, 1000);
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_little_in_the_other_direction_is_no_end_and_more_is() {
         let bench = Bench::new();
-        let back = |len| bench.run.note(&bench.choice, (Way::In, ANCHOR), len, || unreachable!("no clock for that"));
+        let back = |len| bench.run.record(&bench.choice, (Way::In, ANCHOR), len, || unreachable!("no clock for that"));
         bench.go(Way::Out, ANCHOR, SKIP, 100);
         assert!(!back(LITTLE as usize));
         assert_eq!(bench.judge(), Verdict::Measure);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_gives_samples_is_promoted_all_the_same() {
+    fn a_connection_without_samples_is_promoted_all_the_same() {
         let bench = Bench::new();
         // Each takes longer than any that counts.
         bench.go(Way::Out, ANCHOR, ENOUGH, 1_000_000_000);

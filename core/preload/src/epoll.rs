@@ -133,7 +133,7 @@ impl Shared {
 
     /// A stream of this instance changed. Called with the stream locked.
     #[inline]
-    fn note_change(&self, fd: c_int, now: Readiness, change: Change) {
+    fn handle_change(&self, fd: c_int, now: Readiness, change: Change) {
         let mut state = self.state.lock();
         let State { interests, ready, .. } = &mut *state;
         let Some(i) = interests.get_mut(&fd) else { return };
@@ -161,7 +161,7 @@ impl Shared {
             }
         }
         i.add_edges(now, change != Change::Readiness);
-        let wanted = events_of(now) & i.asked() != 0 || now.intersects(BOTH_KERNEL);
+        let wanted = events_of(now) & i.requested() != 0 || now.intersects(BOTH_KERNEL);
         if i.disabled || i.parked || !wanted {
             return;
         }
@@ -174,7 +174,7 @@ impl Shared {
                 // The kernel looks at an interest that is modified, and tells observers if it is ready.
                 Change::Interest => true,
                 Change::Arrival if i.has_arrived(now) => true,
-                _ => gained & i.asked() & OUTGOING != 0,
+                _ => gained & i.requested() & OUTGOING != 0,
             };
             if !is_edge || !self.observers.include_kernel() {
                 return;
@@ -237,7 +237,7 @@ impl Shared {
         let mut state = self.state.lock();
         let State { interests, ready, .. } = &mut *state;
         while let Some(fd) = ready.front() {
-            let answer = interests.get_mut(fd).map_or(Answer::Nothing, |i| i.look(*fd));
+            let answer = interests.get_mut(fd).map_or(Answer::Nothing, |i| i.check(*fd));
             if answer != Answer::Nothing {
                 break;
             }
@@ -314,13 +314,13 @@ impl Shared {
         }
         if let Some(queue) = queues::take_over(endpoint, since) {
             self.assign(endpoint, Some(queue));
-            self.settle_streams();
+            self.reassign_streams();
         }
     }
 
-    fn settle_streams(&self) {
+    fn reassign_streams(&self) {
         let streams: Vec<_> = self.state.lock().interests.iter().filter_map(|(_, i)| i.stream.clone()).collect();
-        streams.iter().for_each(queues::settle_stream);
+        streams.iter().for_each(queues::reassign_stream);
     }
 
     /// The queue whose channel wakes the instance's sleepers. The helper wakes the sleepers of an instance without a
@@ -412,10 +412,10 @@ fn deregister(epfd: c_int, fd: c_int) {
 impl Epoll {
     /// The instance that the kernel has just made, as `epfd`.
     pub fn new(epfd: c_int) -> Epoll {
-        Epoll::held(epfd, Holders::here())
+        Epoll::with_holders(epfd, Holders::here())
     }
 
-    fn held(epfd: c_int, holders: Holders) -> Epoll {
+    fn with_holders(epfd: c_int, holders: Holders) -> Epoll {
         Epoll {
             shared: Arc::new(Shared {
                 numbers: Numbers::new(epfd),

@@ -268,7 +268,7 @@ mod tests {
 
     // Breaks if a zombie kept its socket from links until it is waited for, or one whose other threads live did not.
     #[test]
-    fn who_has_ended_holds_nothing() {
+    fn an_ended_process_holds_nothing() {
         let child = std::process::Command::new("/bin/true").spawn().expect("a child").id();
         // SAFETY: the struct is writable, and the child is this test's; it is left to be waited for.
         let waited = unsafe {

@@ -164,7 +164,7 @@ mod load {
 
     extern "C" fn exit() {
         crate::control::exit::end();
-        crate::stats::tell_at_exit();
+        crate::stats::report_at_exit();
     }
 
     extern "C" {

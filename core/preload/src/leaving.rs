@@ -15,7 +15,7 @@ use crate::os::sockopt::unread;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{family, settling};
+use crate::{family, switching};
 
 /// Leaves the link for an operation that only the kernel can do, and stays off it.
 pub fn demote_for(sock: &Socket, reason: Reason) -> bool {
@@ -30,9 +30,9 @@ pub fn bring_back(sock: &Socket, reason: Reason) -> bool {
             let was_plain = cell.lock(endpoint).proto().is_plain();
             if was_plain {
                 // The end of a link is counted separately.
-                sock.note_reason(reason);
+                sock.record_reason(reason);
             }
-            let plain = settling::demote(endpoint, cell, reason, DEMOTE_PATIENCE);
+            let plain = switching::demote(endpoint, cell, reason, DEMOTE_PATIENCE);
             if plain && !was_plain {
                 await_all_replay(endpoint, cell, sock.fd.load(Ordering::Relaxed));
             }

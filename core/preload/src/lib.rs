@@ -14,7 +14,7 @@
 //! | state, upper part: connections that leave their links; watched sockets whose descriptors come and go | [`leaving`], [`watched`] |
 //! | state: our descriptors, and the objects that they name; the process's endpoint; the kernel's socket beneath a
 //! stream; waiting until a stream is on one path; unseen holders; children that share the memory | [`table`],
-//! [`socket`], [`ring`], [`runtime`], `anchor`, [`settling`], [`holders`], [`vfork`] |
+//! [`socket`], [`ring`], [`runtime`], `anchor`, [`switching`], [`holders`], [`vfork`] |
 //! | traits: the interfaces of an epoll instance to the table ([`instance`]) and to the sockets that it watches
 //! ([`watchers`]) | [`instance`], [`watchers`] |
 //! | independent parts: answers, throughput and lifetimes, which decide between link and TCP; other holders of a socket; spinning
@@ -47,10 +47,10 @@ pub mod queues;
 pub mod ring;
 pub mod runtime;
 pub mod sandbox;
-pub mod settling;
 pub mod socket;
 pub mod spin;
 pub mod stats;
+pub mod switching;
 pub mod table;
 pub mod vfork;
 pub mod wait;

@@ -107,7 +107,7 @@ impl<L> PutOff<L> {
     }
 
     /// A check has taken this time.
-    fn note_look(&mut self, begun: Instant, now: Instant) {
+    fn enqueue_check(&mut self, begun: Instant, now: Instant) {
         self.due = now + now.saturating_since(begun) * REST;
     }
 
@@ -231,22 +231,22 @@ impl Queues {
     }
 
     /// Checks the links that are due. Called by the helper.
-    pub fn look(&self, endpoint: &Endpoint) {
+    pub fn check_due(&self, endpoint: &Endpoint) {
         let mut now = clock::now();
         loop {
             let due = self.put_off.lock().take_due(now);
             let Some(link) = due else { return };
             let begun = now;
             if !link.is_dead() {
-                settle_all(endpoint, &link);
+                reassign_all(endpoint, &link);
             }
             now = clock::now();
-            self.put_off.lock().note_look(begun, now);
+            self.put_off.lock().enqueue_check(begun, now);
         }
     }
 
     /// When the next check is due. The helper calls this once threads that need a check wake it.
-    pub fn next_look(&self) -> Option<Instant> {
+    pub fn next_check(&self) -> Option<Instant> {
         self.put_off.lock().next()
     }
 }
@@ -301,7 +301,7 @@ pub fn take_free(endpoint: &Endpoint) -> Option<CompletionQueueId> {
 /// Moves the links of a queue to where they belong now that its owner has gone.
 pub fn clear(endpoint: &Endpoint, cq: CompletionQueueId) {
     for link in endpoint.links_at(cq) {
-        settle_link(endpoint, &link);
+        reassign_link(endpoint, &link);
     }
 }
 
@@ -317,9 +317,9 @@ pub fn put_back(cq: CompletionQueueId) {
 }
 
 /// A stream of the link has changed: moves the link to the queue where it belongs, at once or later.
-pub fn settle(endpoint: &Endpoint, link: &Arc<LinkCell>, cell: &Arc<StreamCell>) {
+pub fn reassign(endpoint: &Endpoint, link: &Arc<LinkCell>, cell: &Arc<StreamCell>) {
     if link.streams() <= FEW {
-        return settle_all(endpoint, link);
+        return reassign_all(endpoint, link);
     }
     let helpers = endpoint.control_cq();
     let home = home_of_one(endpoint, cell).map(|home| home.queue);
@@ -329,10 +329,10 @@ pub fn settle(endpoint: &Endpoint, link: &Arc<LinkCell>, cell: &Arc<StreamCell>)
     of_process().put_off(endpoint, link);
 }
 
-/// As [`settle`], where any stream of the link may have changed.
-fn settle_link(endpoint: &Endpoint, link: &Arc<LinkCell>) {
+/// As [`reassign`], where any stream of the link may have changed.
+fn reassign_link(endpoint: &Endpoint, link: &Arc<LinkCell>) {
     if link.streams() <= FEW {
-        return settle_all(endpoint, link);
+        return reassign_all(endpoint, link);
     }
     endpoint.rebind(link, endpoint.control_cq());
     of_process().put_off(endpoint, link);
@@ -340,7 +340,7 @@ fn settle_link(endpoint: &Endpoint, link: &Arc<LinkCell>) {
 
 /// The link of a stream that a thread begins to watch in `poll`, sleeping at `queue` if it has one. Nothing to do if the
 /// link is there already, or if the helper dispatches it for others besides.
-pub fn settle_watched(
+pub fn reassign_watched(
     endpoint: &Endpoint,
     cell: &Arc<StreamCell>,
     queue: Option<CompletionQueueId>,
@@ -352,7 +352,7 @@ pub fn settle_watched(
         None => helpers,
     };
     if !at_home {
-        settle(endpoint, &link, cell);
+        reassign(endpoint, &link, cell);
     }
     Some(link.cq())
 }
@@ -366,8 +366,8 @@ pub fn dispatch(endpoint: &Endpoint, link: &Arc<LinkCell>) {
     }
 }
 
-/// As [`settle`], for the link of a stream that has a new watcher. Nothing to do as long as there is no link.
-pub fn settle_stream(cell: &Arc<StreamCell>) {
+/// As [`reassign`], for the link of a stream that has a new watcher. Nothing to do as long as there is no link.
+pub fn reassign_stream(cell: &Arc<StreamCell>) {
     let Some(rt) = runtime::get() else { return };
     let Some(endpoint) = rt.endpoint() else { return };
     let link = {
@@ -376,12 +376,12 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
         guard.link().filter(|_| guard.proto().phase() == Phase::Linked).cloned()
     };
     if let Some(link) = link {
-        settle(endpoint, &link, cell);
+        reassign(endpoint, &link, cell);
     }
 }
 
 /// Checks all streams of the link.
-fn settle_all(endpoint: &Endpoint, link: &Arc<LinkCell>) {
+fn reassign_all(endpoint: &Endpoint, link: &Arc<LinkCell>) {
     let mut home = home_of(endpoint, link);
     loop {
         // Sleeping watchers of a stream of the link are woken at the new queue as well: their own, or the helper's.
@@ -407,7 +407,7 @@ fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
     }
     let mut common: Option<Home> = None;
     let (mut open, mut unwatched) = (false, false);
-    for cell in cells.iter().filter(|cell| is_looked_at(cell)) {
+    for cell in cells.iter().filter(|cell| has_watcher(cell)) {
         open |= cell.tag().load(Ordering::Relaxed) != NO_FD;
         let Some(home) = home_of_one(endpoint, cell) else {
             unwatched = true;
@@ -440,7 +440,7 @@ fn home_of_one(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Option<Home> {
     if cell.is_opening() {
         return Some(Home { queue: helpers, passing: false });
     }
-    if !is_looked_at(cell) {
+    if !has_watcher(cell) {
         return None;
     }
     let mut watchers = Vec::new();
@@ -457,7 +457,7 @@ fn home_of_one(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Option<Home> {
 }
 
 /// A stream that has left the link, and only waits for the peer to release it, has no watcher.
-fn is_looked_at(cell: &StreamCell) -> bool {
+fn has_watcher(cell: &StreamCell) -> bool {
     !cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX)
 }
 
@@ -488,7 +488,7 @@ mod tests {
         assert_eq!(added, [true, true, false, true]);
         assert_eq!(put_off.next(), Some(Instant::ZERO));
         assert_eq!(put_off.take_due(at(100)), Some(7));
-        put_off.note_look(at(100), at(110));
+        put_off.enqueue_check(at(100), at(110));
         assert_eq!((put_off.next(), put_off.take_due(at(199))), (Some(at(200)), None));
         assert!(put_off.add(QueuePairId(7), 7));
         assert_eq!([(); 4].map(|()| put_off.take_due(at(200))), [Some(8), Some(9), Some(7), None]);

@@ -29,7 +29,7 @@ pub(crate) mod inherited;
 
 use helper::Helper;
 pub use inherited::Inherited;
-use inherited::{ways_to_parents, Asked};
+use inherited::{ways_to_parents, Requests};
 
 /// The state of this process. Lives until exit once made.
 pub struct Runtime {
@@ -55,7 +55,7 @@ pub struct Runtime {
     /// Streams whose promotion is to be tried.
     pub(crate) promotions: Mutex<Vec<Arc<StreamCell>>>,
     /// Accepted streams whose peers have not asked for promotion: the helper finds out why.
-    pub(crate) unasked: Mutex<Vec<Arc<StreamCell>>>,
+    pub(crate) unrequested: Mutex<Vec<Arc<StreamCell>>>,
     /// The answer times of the services that this process has connected to.
     pub(crate) services: Services,
     /// How long connections to services live.
@@ -67,7 +67,7 @@ pub struct Runtime {
     /// A connection has requested a search for processes that hold its socket unseen.
     pub(crate) search_wanted: AtomicBool,
     /// The requests of children.
-    pub(crate) asked: Asked,
+    pub(crate) child_requests: Requests,
     /// The process that it belongs to.
     pub(crate) pid: u32,
 }
@@ -174,7 +174,7 @@ impl Runtime {
 
     /// Lets the helper find out why the peer of an accepted stream does not ask for promotion.
     pub fn request_reason(&self, cell: &Arc<StreamCell>) {
-        self.unasked.lock().push(cell.clone());
+        self.unrequested.lock().push(cell.clone());
         if let Some(endpoint) = &self.endpoint {
             endpoint.need_helper();
         }

@@ -39,14 +39,14 @@ use bpf::{Instruction, Program, MAX_INSTRUCTIONS};
 /// Before the first socket is handled: confines a process that was started with a filter which does not permit links.
 #[inline]
 pub fn before_first_socket() {
-    static LOOKED: AtomicBool = AtomicBool::new(false);
-    if !LOOKED.load(Ordering::Relaxed) && !LOOKED.swap(true, Ordering::SeqCst) {
-        look_at_inherited();
+    static CHECKED: AtomicBool = AtomicBool::new(false);
+    if !CHECKED.load(Ordering::Relaxed) && !CHECKED.swap(true, Ordering::SeqCst) {
+        check_inherited();
     }
 }
 
 #[cold]
-fn look_at_inherited() {
+fn check_inherited() {
     let saved = errno();
     if inherited::forbids() {
         confine("a filter that it was started with");
@@ -197,7 +197,7 @@ fn confine(cause: &str) {
         exit::leave();
         forget_streams(rt);
         log::append(&rt.config, LogLevel::Warn, &format!("all connections stay on TCP, because of {cause}"));
-        stats::tell_at_exit();
+        stats::report_at_exit();
         // No thread answers other processes any more.
         rt.helper.end();
         stats::await_answers();

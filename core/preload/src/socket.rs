@@ -17,7 +17,7 @@ use crate::instance::Instance;
 use crate::os::real;
 use crate::ring::Ring;
 use crate::runtime::{self, Inherited, Runtime};
-use crate::settling;
+use crate::switching;
 use crate::watchers::Registration;
 
 mod callers;
@@ -42,7 +42,7 @@ pub struct Socket {
     /// This end accepted the connection; the opener asks for promotion.
     pub accepted: bool,
     /// The reason why its stream is not on a link, once that was found and counted; `Reason::None` before.
-    noted: AtomicU16,
+    recorded: AtomicU16,
     /// A descriptor of it that is open.
     pub fd: AtomicI32,
     /// Descriptors of this process that refer to it.
@@ -119,7 +119,7 @@ impl Socket {
             stream,
             reason,
             accepted: false,
-            noted: AtomicU16::new(0),
+            recorded: AtomicU16::new(0),
             fd: AtomicI32::new(fd),
             descriptors: AtomicU32::new(1),
             callers: Callers::default(),
@@ -149,8 +149,8 @@ impl Socket {
     }
 
     /// Records the reason why the stream is not on a link, and counts it the first time.
-    pub fn note_reason(&self, reason: Reason) {
-        if self.noted.swap(reason as u16, Ordering::Relaxed) == 0 {
+    pub fn record_reason(&self, reason: Reason) {
+        if self.recorded.swap(reason as u16, Ordering::Relaxed) == 0 {
             if let Some(rt) = crate::runtime::get() {
                 rt.count_reason(reason);
             }
@@ -158,15 +158,15 @@ impl Socket {
     }
 
     /// The stream has come back from its link: after some use it may go onto one again.
-    pub fn note_return(&self, cell: &StreamCell) {
+    pub fn record_return(&self, cell: &StreamCell) {
         if !cell.is_pinned() && !self.accepted {
-            self.promotion.note_return(self.operations.load(Ordering::Relaxed));
+            self.promotion.record_return(self.operations.load(Ordering::Relaxed));
         }
     }
 
     /// The reason that was recorded last.
-    pub fn noted_reason(&self) -> Option<Reason> {
-        let code = self.noted.load(Ordering::Relaxed);
+    pub fn recorded_reason(&self) -> Option<Reason> {
+        let code = self.recorded.load(Ordering::Relaxed);
         (code != 0).then(|| Reason::from_code(code))
     }
 
@@ -189,7 +189,7 @@ impl Socket {
     pub fn received(fd: c_int, accepted: bool, sender: Sender) -> Socket {
         let mut new = Socket::new(fd, None, Reason::Inherited, false, u32::MAX);
         new.accepted = accepted;
-        new.ask_nonblocking();
+        new.read_nonblocking();
         read_from_kernel(&new.options, fd);
         keep_as_reported(&new.options, fd, libc::SO_RCVLOWAT);
         new.loans.add_received(sender);
@@ -298,7 +298,7 @@ impl Socket {
     /// if it was given away since: another thread may fork meanwhile.
     pub fn end_sharing(&self, seen: u32) {
         if let Some(cell) = &self.stream {
-            self.ask_nonblocking();
+            self.read_nonblocking();
             read_from_kernel(&self.options, self.fd.load(Ordering::Relaxed));
             cell.unshare(seen);
         }
@@ -324,7 +324,7 @@ impl Socket {
     /// descriptor that came back in a message, may share that and have set it.
     pub fn is_nonblocking(&self) -> bool {
         if self.stream.as_ref().is_some_and(|cell| cell.is_shared() || cell.is_pinned()) {
-            self.ask_nonblocking();
+            self.read_nonblocking();
         }
         self.nonblocking.load(Ordering::Relaxed)
     }
@@ -332,9 +332,9 @@ impl Socket {
     /// Whether closing `fd` is to reset the connection. Another process that holds or held the socket may have set
     /// that.
     pub fn aborts_on_close(&self, fd: c_int) -> bool {
-        let said = self.options.abort_on_close.load(Ordering::Relaxed);
-        if said || self.family.load(Ordering::Relaxed) == 0 {
-            return said;
+        let aborts = self.options.abort_on_close.load(Ordering::Relaxed);
+        if aborts || self.family.load(Ordering::Relaxed) == 0 {
+            return aborts;
         }
         let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
         let mut len = size_of::<libc::linger>() as libc::socklen_t;
@@ -343,7 +343,7 @@ impl Socket {
         linger.l_onoff != 0 && linger.l_linger == 0
     }
 
-    fn ask_nonblocking(&self) {
+    fn read_nonblocking(&self) {
         // SAFETY: no pointers.
         let flags = unsafe { real::fcntl(self.fd.load(Ordering::Relaxed), libc::F_GETFL, 0) };
         if flags >= 0 {
@@ -388,7 +388,7 @@ impl Socket {
         // A ring keeps its length as long as the stream is on its link. It comes back with a shorter one.
         let len = cell.lock(endpoint).proto().rx_ring_len();
         if len > cell.next_ring_len(endpoint.config().ring_len) {
-            settling::demote(endpoint, cell, Reason::KernelOnly, LEAVE_PATIENCE);
+            switching::demote(endpoint, cell, Reason::KernelOnly, LEAVE_PATIENCE);
         }
     }
 
@@ -410,19 +410,19 @@ impl Socket {
     }
 
     /// Sends corked bytes.
-    pub fn push_held(&self) {
+    pub fn push_corked(&self) {
         if let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) {
-            cell.lock(endpoint).change(|stream| stream.push_held());
+            cell.lock(endpoint).change(|stream| stream.push_corked());
         }
     }
 
     /// A send with MSG_ZEROCOPY is complete.
     #[cold]
-    pub fn note_zero_copy(&self) {
+    pub fn record_zero_copy(&self) {
         match &self.stream {
             Some(cell) => {
                 self.notices.add();
-                self.tell_notices(cell);
+                self.publish_notices(cell);
                 let now = cell.readiness();
                 for watcher in self.watchers.lock().iter() {
                     watcher.ready(now, true);
@@ -437,14 +437,14 @@ impl Socket {
     pub fn take_notices(&self) -> Option<(u32, u32)> {
         let taken = self.notices.take();
         if let Some(cell) = &self.stream {
-            self.tell_notices(cell);
+            self.publish_notices(cell);
         }
         taken
     }
 
     /// Keeps readiness in step. The last thread to change the notices is also the last one here, and sees their final
     /// state.
-    fn tell_notices(&self, cell: &StreamCell) {
+    fn publish_notices(&self, cell: &StreamCell) {
         let _one = self.watchers.lock();
         cell.set_notice(self.notices.pending());
     }
@@ -505,7 +505,7 @@ impl Listener {
         sock.apply_options();
         if self.kernel_only.load(Ordering::Relaxed) {
             sock.keep_on_kernel();
-            sock.note_reason(Reason::KernelOnly);
+            sock.record_reason(Reason::KernelOnly);
         }
     }
 }

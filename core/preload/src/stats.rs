@@ -128,7 +128,7 @@ impl Client {
     fn answer(&self, runtime: &Runtime) {
         let answer = match self.request(now() + PATIENCE) {
             None => return,
-            Some(Request::Tell(sections)) => runtime.work(|| serde_json::to_vec(&snapshot(runtime, sections))),
+            Some(Request::Report(sections)) => runtime.work(|| serde_json::to_vec(&snapshot(runtime, sections))),
             Some(Request::Demote) => serde_json::to_vec(&switch::demote(runtime)),
             Some(Request::Promote) => serde_json::to_vec(&switch::promote(runtime)),
             Some(Request::Surrender(fd)) => {
@@ -211,7 +211,7 @@ pub fn surrender_elsewhere(pid: u32, fd: RawFd) {
 
 /// At exit: writes the counters, if the configuration requests it. Not safe in a signal handler that calls `_exit`, but
 /// only if the configuration requests it. Processes that a signal ends write nothing.
-pub fn tell_at_exit() {
+pub fn report_at_exit() {
     if confinement::is_confined() {
         return;
     }
@@ -228,7 +228,7 @@ pub fn tell_at_exit() {
 /// One line of a client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
-    Tell(Sections),
+    Report(Sections),
     Demote,
     Promote,
     Surrender(RawFd),
@@ -244,7 +244,7 @@ impl Request {
                 let fd = std::str::from_utf8(&line["SURRENDER ".len()..]).ok()?.trim();
                 fd.parse().ok().map(Request::Surrender)
             }
-            _ => Sections::parse(line).map(Request::Tell),
+            _ => Sections::parse(line).map(Request::Report),
         }
     }
 }
@@ -283,7 +283,7 @@ impl Sections {
     }
 }
 
-fn snapshot(rt: &Runtime, asked: Sections) -> Snapshot {
+fn snapshot(rt: &Runtime, wanted: Sections) -> Snapshot {
     let endpoint = rt.endpoint();
     let mut snapshot = Snapshot {
         version: VERSION,
@@ -293,21 +293,21 @@ fn snapshot(rt: &Runtime, asked: Sections) -> Snapshot {
         refused: rt.refused.clone(),
         ..Snapshot::default()
     };
-    if asked.cfg {
+    if wanted.cfg {
         snapshot.problems = rt.problems.iter().map(ToString::to_string).collect();
         snapshot.cfg = Some(rt.config.values().map(|(name, value)| (name.to_owned(), value)).collect());
     }
-    if asked.cnt {
+    if wanted.cnt {
         snapshot.cnt = Some(totals(rt));
         snapshot.reasons = Some(rt.counters().reasons());
     }
-    if asked.mem {
+    if wanted.mem {
         snapshot.mem = Some(memory(endpoint));
     }
-    if asked.qp {
+    if wanted.qp {
         snapshot.qp = Some(endpoint.map(|e| links(rt, e)).unwrap_or_default());
     }
-    if asked.sock {
+    if wanted.sock {
         snapshot.sock = Some(sockets(endpoint));
     }
     snapshot
@@ -509,7 +509,7 @@ fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketSta
         local: cell.tuple().local.to_string(),
         remote: cell.tuple().remote.to_string(),
         path: if linked { Path::Link } else { Path::Tcp },
-        reason: if linked { String::new() } else { told(sock, reason).as_str().into() },
+        reason: if linked { String::new() } else { specific_reason(sock, reason).as_str().into() },
         state: state.into(),
         rx_bytes_link: c.rx_bytes_link,
         tx_bytes_link: c.tx_bytes_link,
@@ -527,9 +527,9 @@ fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketSta
 }
 
 /// The socket of a stream that was never promoted has a more specific reason than the stream.
-fn told(sock: &Socket, reason: Reason) -> Reason {
+fn specific_reason(sock: &Socket, reason: Reason) -> Reason {
     match reason {
-        Reason::NotYet => sock.noted_reason().unwrap_or(reason),
+        Reason::NotYet => sock.recorded_reason().unwrap_or(reason),
         known => known,
     }
 }
@@ -553,10 +553,10 @@ mod tests {
     }
 
     #[test]
-    fn requests_switch_or_ask() {
+    fn requests_switch_paths_or_read_statistics() {
         assert_eq!(Request::parse(b"DEMOTE\r"), Some(Request::Demote));
         assert_eq!(Request::parse(b"PROMOTE"), Some(Request::Promote));
-        assert_eq!(Request::parse(b"GET mem"), Sections::parse(b"GET mem").map(Request::Tell));
+        assert_eq!(Request::parse(b"GET mem"), Sections::parse(b"GET mem").map(Request::Report));
         assert_eq!(Request::parse(b"DEMOTE all"), None);
         assert_eq!(Request::parse(b"SURRENDER 7\r"), Some(Request::Surrender(7)));
         for bad in [&b"SURRENDER"[..], b"SURRENDER ", b"SURRENDER 7 8", b"SURRENDER 99999999999"] {

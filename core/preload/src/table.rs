@@ -86,7 +86,7 @@ pub fn get_full(fd: c_int) -> Option<Arc<Entry>> {
 /// its descriptor has changed.
 pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
     if vfork::is_child() {
-        vfork::note_changed(fd);
+        vfork::record_changed(fd);
         return None;
     }
     // Before the library reads any memory that a program passes with a descriptor of ours.
@@ -103,7 +103,7 @@ pub fn remove(fd: c_int) -> Option<Arc<Entry>> {
         return None;
     }
     if vfork::is_child() {
-        vfork::note_changed(fd);
+        vfork::record_changed(fd);
         return None;
     }
     OURS[fd as usize / 64].fetch_and(!(1 << (fd % 64)), Ordering::AcqRel);

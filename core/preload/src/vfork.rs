@@ -76,7 +76,7 @@ fn is_changed(fd: c_int) -> bool {
 }
 
 /// The caller is such a child, and has closed or replaced its descriptor.
-pub fn note_changed(fd: c_int) {
+pub fn record_changed(fd: c_int) {
     if DEPTH.get() == 0 || is_changed(fd) {
         return;
     }

@@ -65,11 +65,11 @@ pub fn for_stream(
     batch::end(endpoint);
     let want = want | Readiness::ERR | Readiness::HUP;
     let begun = now();
-    let (link, settled) = {
+    let (link, linked) = {
         let guard = cell.lock(endpoint);
         (guard.link().cloned(), guard.proto().is_linked())
     };
-    let (Some(link), true) = (link, settled) else {
+    let (Some(link), true) = (link, linked) else {
         return in_transition(endpoint, cell, fd, want, limit);
     };
     let ready = || {
@@ -119,13 +119,13 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     let left = limit.deadline.map_or(step, |d| d.saturating_since(now()).min(step));
     let ts = timespec(left);
     let mut fds = [pollfd { fd, events, revents: 0 }];
-    let held = signals::Held::all();
-    let mask = if limit.restarts() { std::ptr::null() } else { std::ptr::from_ref(held.before()) };
+    let blocked_signals = signals::BlockedSignals::all();
+    let mask = if limit.restarts() { std::ptr::null() } else { std::ptr::from_ref(blocked_signals.before()) };
     let n = crate::os::poll::wait(&mut fds, &ts, mask);
-    if n < 0 && errno() == libc::EINTR || held.interrupts(limit.restarts()) {
+    if n < 0 && errno() == libc::EINTR || blocked_signals.interrupts(limit.restarts()) {
         return Waited::Interrupted;
     }
-    drop(held);
+    drop(blocked_signals);
     cell.anchor_event(endpoint, anchor_event(fds[0].revents as u16 as u32));
     if n == 1 {
         // There are bytes, but not for the application: give the rest time to come.

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use crate::os::lingering;
 use crate::runtime::{self, Runtime};
-use crate::settling;
 use crate::socket::Socket;
+use crate::switching;
 use crate::watchers::{unwatch, Registration, Subscriber};
 
 /// All instances drop `fd`, which is being closed and is the program's last descriptor of its socket. If the library
@@ -49,7 +49,7 @@ pub fn outlive(sock: &Socket, fd: c_int) {
         // library does not poll it any more for threads that wait on the instance alone.
         sock.keep_on_kernel();
         if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-            settling::demote(endpoint, cell, Reason::Shared, settling::SETTLE_DEADLINE);
+            switching::demote(endpoint, cell, Reason::Shared, switching::PROMOTION_PATIENCE);
         }
         return leave_to_kernel(&sock.watchers, fd);
     }

@@ -40,6 +40,6 @@ pub use stream::{
 };
 pub use wire::{
     Accept, ControlMessage, Credential, Hello, Immediate, MessageKind, Nonce, Open, ProofBytes, Record, RecordKind,
-    Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, HELD_REWIND,
-    HELD_WORD, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, RECORD_LEN, VERSION,
+    Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CORKED_REWIND, CORKED_WORD,
+    CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, RECORD_LEN, VERSION,
 };

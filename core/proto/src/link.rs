@@ -12,7 +12,7 @@ use netacc_device::Instant;
 use crate::admission::{Admission, Side, Transcript};
 use crate::reason::Reason;
 use crate::ring::Violation;
-use crate::silence::{Heard, Silence, SilenceWatch};
+use crate::silence::{LifeSigns, Silence, SilenceWatch};
 use crate::wire::{ControlMessage, Credential, Hello, ProofBytes, CONTROL_SLOTS, INITIAL_MESSAGE_CREDIT, VERSION};
 
 /// The part of a link's message credit that is for control messages only.
@@ -208,7 +208,7 @@ impl Link {
     }
 
     /// The peer has broken the protocol in a matter of the link itself. The end of the link counts it.
-    pub fn note_violation(&mut self) {
+    pub fn record_violation(&mut self) {
         self.violated = true;
     }
 
@@ -339,7 +339,7 @@ impl Link {
             return Ok(false);
         }
         if consumed < self.peer_consumed || consumed > self.sent {
-            self.note_violation();
+            self.record_violation();
             return Err(Violation("message count out of range"));
         }
         self.peer_consumed = consumed;
@@ -387,19 +387,19 @@ impl Link {
     }
 
     /// LINK_GIVE was sent.
-    pub fn note_give(&mut self) {
+    pub fn handle_give_sent(&mut self) {
         let from = if self.gives.1 == self.sent - 1 { self.gives.0 } else { self.sent - 1 };
         self.gives = (from, self.sent);
     }
 
     /// Whether the link has fallen silent. Called at intervals of [`PROBE_INTERVAL`](crate::PROBE_INTERVAL), when every
     /// arrived message is handled; then [`stalled`](Link::stalled) returns whether LINK_WANT is to be sent.
-    pub fn look_for_silence(&mut self, now: Instant) -> Silence {
+    pub fn check_silence(&mut self, now: Instant) -> Silence {
         //= spec §2.6.1
         //# LINK_GIVE that was sent last does not count.
         let last = if self.gives.1 == self.sent { self.gives.0 } else { self.sent };
-        let heard = Heard { received: self.received, consumed: self.peer_consumed };
-        self.silence.look(now, heard, self.peer_consumed < last)
+        let signs = LifeSigns { received: self.received, consumed: self.peer_consumed };
+        self.silence.check(now, signs, self.peer_consumed < last)
     }
 
     /// LINK_WANT could not be posted after all: [`stalled`](Link::stalled) requests it again.
@@ -514,24 +514,24 @@ mod tests {
 
     // Breaks if two idle ends went on probing each other: each answer would cause another probe.
     #[test]
-    fn answers_are_no_reason_to_ask() {
+    fn answers_are_no_reason_to_probe() {
         //= spec §2.6.1
         //= type=test
         let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
         let mut l = link();
         assert!(l.take_credit(false));
-        assert_eq!(l.look_for_silence(at(0)), Silence::Ask, "that message was not answered");
+        assert_eq!(l.check_silence(at(0)), Silence::Probe, "that message was not answered");
         l.handle_peer_consumed(1).unwrap();
         for i in 1..4 {
             assert!(l.take_credit(true));
-            l.note_give();
-            assert_eq!([0, 1].map(|s| l.look_for_silence(at(2 * i + s))), [Silence::None; 2]);
+            l.handle_give_sent();
+            assert_eq!([0, 1].map(|s| l.check_silence(at(2 * i + s))), [Silence::None; 2]);
         }
         assert!(l.take_credit(false) && l.take_credit(true));
-        l.note_give();
-        assert_eq!(l.look_for_silence(at(10)), Silence::Ask, "there is a message before the answer");
+        l.handle_give_sent();
+        assert_eq!(l.check_silence(at(10)), Silence::Probe, "there is a message before the answer");
         l.handle_peer_consumed(5).unwrap();
-        assert_eq!([11, 12].map(|s| l.look_for_silence(at(s))), [Silence::None; 2]);
+        assert_eq!([11, 12].map(|s| l.check_silence(at(s))), [Silence::None; 2]);
     }
 
     #[test]

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_violations() {
+    fn false_counts_are_violations() {
         //= spec §5.1.3, §5.2.2, §5.3.2
         //= type=test
         let mut tx = TxRing::new(16, 10);

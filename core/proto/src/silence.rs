@@ -19,7 +19,7 @@ pub const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The number of checks of an idle link before it rests. Arbitrary: a process that computes for longer than that, and
 /// handles no message meanwhile, loses the link if the peer writes to it then.
-const IDLE_LOOKS: u32 = 30;
+const IDLE_CHECKS: u32 = 30;
 
 /// The result of checking a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Silence {
     /// Nothing has happened for long: the link rests until a message is sent, or has come.
     Rest,
     /// The peer is to be probed, unless it has been already: there may have been no room for the probe.
-    Ask,
+    Probe,
     /// It was probed, and has not answered: the link counts as dead.
     Dead,
 }
@@ -38,16 +38,16 @@ pub enum Silence {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SilenceWatch {
     /// The counts at the last check.
-    heard: Heard,
+    signs: LifeSigns,
     /// The time since which the peer owes an answer, or since which there has been no room for the probe.
-    asked: Option<Instant>,
+    probed: Option<Instant>,
     /// The number of checks since the peer last had to answer.
     idle: u32,
 }
 
 /// Signs of life; each count only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct LifeSigns {
     /// Messages that have come.
     pub(crate) received: u64,
     /// Messages that the peer has announced as consumed.
@@ -56,18 +56,18 @@ pub(crate) struct Heard {
 
 impl SilenceWatch {
     /// `outstanding`: the peer has not announced all messages as consumed, as far as it announces them.
-    pub(crate) fn look(&mut self, now: Instant, heard: Heard, outstanding: bool) -> Silence {
-        let news = core::mem::replace(&mut self.heard, heard) != heard;
+    pub(crate) fn check(&mut self, now: Instant, signs: LifeSigns, outstanding: bool) -> Silence {
+        let news = core::mem::replace(&mut self.signs, signs) != signs;
         self.idle = if news || outstanding { 0 } else { self.idle + 1 };
         if news || !outstanding {
-            self.asked = None;
-            return if self.idle < IDLE_LOOKS { Silence::None } else { Silence::Rest };
+            self.probed = None;
+            return if self.idle < IDLE_CHECKS { Silence::None } else { Silence::Rest };
         }
-        let since = *self.asked.get_or_insert(now);
+        let since = *self.probed.get_or_insert(now);
         if now.saturating_since(since) >= SILENCE_LIMIT {
             Silence::Dead
         } else {
-            Silence::Ask
+            Silence::Probe
         }
     }
 }
@@ -80,35 +80,35 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    fn heard(received: u64, consumed: u64) -> Heard {
-        Heard { received, consumed }
+    fn signs(received: u64, consumed: u64) -> LifeSigns {
+        LifeSigns { received, consumed }
     }
 
     // Breaks if a link were given up although its peer is there, or kept for ever although it is not.
     #[test]
-    fn only_who_is_asked_and_says_nothing_is_given_up() {
+    fn only_a_probed_peer_that_stays_silent_is_given_up() {
         let mut watch = SilenceWatch::default();
-        assert_eq!(watch.look(at(0), heard(3, 2), true), Silence::None, "the peer has sent something");
-        assert_eq!(watch.look(at(1000), heard(3, 2), true), Silence::Ask);
-        assert_eq!(watch.look(at(10_999), heard(3, 2), true), Silence::Ask, "it has time to answer");
-        assert_eq!(watch.look(at(11_000), heard(3, 2), true), Silence::Dead);
+        assert_eq!(watch.check(at(0), signs(3, 2), true), Silence::None, "the peer has sent something");
+        assert_eq!(watch.check(at(1000), signs(3, 2), true), Silence::Probe);
+        assert_eq!(watch.check(at(10_999), signs(3, 2), true), Silence::Probe, "it has time to answer");
+        assert_eq!(watch.check(at(11_000), signs(3, 2), true), Silence::Dead);
         // Any sign of life is an answer, and the time begins again.
-        for answer in [heard(4, 2), heard(4, 3)] {
-            assert_eq!(watch.look(at(11_000), answer, true), Silence::None);
-            assert_eq!(watch.look(at(12_000), answer, true), Silence::Ask);
-            assert_eq!(watch.look(at(21_999), answer, true), Silence::Ask);
+        for answer in [signs(4, 2), signs(4, 3)] {
+            assert_eq!(watch.check(at(11_000), answer, true), Silence::None);
+            assert_eq!(watch.check(at(12_000), answer, true), Silence::Probe);
+            assert_eq!(watch.check(at(21_999), answer, true), Silence::Probe);
         }
     }
 
     // Breaks if idle links were probed for ever.
     #[test]
-    fn who_has_taken_everything_is_not_asked() {
+    fn a_peer_that_has_consumed_everything_is_not_probed() {
         let mut watch = SilenceWatch::default();
-        assert_eq!(watch.look(at(0), heard(1, 1), false), Silence::None);
-        assert_eq!(watch.look(at(60_000), heard(1, 1), false), Silence::None);
-        assert_eq!(watch.look(at(61_000), heard(1, 1), true), Silence::Ask);
-        assert_eq!(watch.look(at(80_000), heard(1, 1), false), Silence::None);
-        assert_eq!(watch.look(at(81_000), heard(1, 1), true), Silence::Ask, "that is another probe");
+        assert_eq!(watch.check(at(0), signs(1, 1), false), Silence::None);
+        assert_eq!(watch.check(at(60_000), signs(1, 1), false), Silence::None);
+        assert_eq!(watch.check(at(61_000), signs(1, 1), true), Silence::Probe);
+        assert_eq!(watch.check(at(80_000), signs(1, 1), false), Silence::None);
+        assert_eq!(watch.check(at(81_000), signs(1, 1), true), Silence::Probe, "that is another probe");
     }
 
     // Breaks if a process had to wake for a link that stays idle, or if the link rested while the peer owes an answer.
@@ -116,12 +116,12 @@ mod tests {
     fn a_link_that_is_idle_rests() {
         let mut watch = SilenceWatch::default();
         // The number of checks before it rests; 100: it does not.
-        let mut idle = |heard, outstanding| {
-            (0..100).take_while(|_| watch.look(at(0), heard, outstanding) != Silence::Rest).count()
+        let mut idle = |signs, outstanding| {
+            (0..100).take_while(|_| watch.check(at(0), signs, outstanding) != Silence::Rest).count()
         };
-        assert_eq!(idle(heard(1, 1), false), 30, "the first has news");
-        assert_eq!(idle(heard(1, 1), false), 0);
-        assert_eq!(idle(heard(2, 1), false), 30);
-        assert_eq!(idle(heard(2, 1), true), 100);
+        assert_eq!(idle(signs(1, 1), false), 30, "the first has news");
+        assert_eq!(idle(signs(1, 1), false), 0);
+        assert_eq!(idle(signs(2, 1), false), 30);
+        assert_eq!(idle(signs(2, 1), true), 100);
     }
 }

@@ -156,10 +156,10 @@ pub enum RxSource {
 /// The credit that the receiver owes the sender after consuming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// Write this consumed position into the peer's credit word, if `tell`.
+    /// Write this consumed position into the peer's credit word, if `announce`.
     pub consumed: u64,
     /// The peer's region may still be written to. Once false, it may already belong to another stream.
-    pub tell: bool,
+    pub announce: bool,
     /// And wake it: it has requested credit.
     pub give: bool,
 }
@@ -241,7 +241,7 @@ impl Stream {
     pub fn is_opening(&self) -> bool {
         self.role == Role::Opener
             && self.link.alive
-            && (self.tx.state == TxState::Pledged || self.link.attempt != Attempt::Settled)
+            && (self.tx.state == TxState::Pledged || self.link.attempt != Attempt::Idle)
     }
 
     /// The fd is an ordinary kernel socket: no record is in flight, and none will come. The answer to an OPEN whose
@@ -250,11 +250,11 @@ impl Stream {
         self.tx.state == TxState::Anchor
             && matches!(self.rx.state, RxState::Anchor | RxState::Replay(_))
             && self.anchor.records.is_empty()
-            && !self.is_held()
+            && !self.awaits_reader()
     }
 
     /// Whether the slot on the link is still in use by either side.
-    pub fn holds_slot(&self) -> bool {
+    pub fn uses_slot(&self) -> bool {
         self.link.alive && !(self.link.ours.usage.is_closed() && self.link.peer.usage.is_closed())
     }
 
@@ -268,7 +268,7 @@ impl Stream {
     }
 
     /// The stream has waited for a link, and cannot be opened on one.
-    pub fn note_without_link(&mut self, reason: Reason) {
+    pub fn handle_no_link(&mut self, reason: Reason) {
         self.history.last_reason = reason;
     }
 
@@ -413,8 +413,8 @@ impl Stream {
     }
 
     /// Whether an attempt at promotion waits for this side's application to read.
-    pub fn is_held(&self) -> bool {
-        matches!(self.link.attempt, Attempt::HeldOpen { .. } | Attempt::HeldAccept(_))
+    pub fn awaits_reader(&self) -> bool {
+        matches!(self.link.attempt, Attempt::DeferredOpen { .. } | Attempt::DeferredAccept(_))
     }
 
     /// Whether a record is to be written on the anchor.
@@ -433,7 +433,7 @@ impl Stream {
         //= spec §1.4
         //# A violation costs the stream: the detecting side aborts it and counts the event.
         if self.failed.is_none() {
-            self.note_failure(Failure::Violation(what));
+            self.record_failure(Failure::Violation(what));
             self.history.last_reason = Reason::Violation;
             if self.link.alive && self.link.peer.name.is_some() {
                 self.push_control(Control::Signal(MessageKind::Reset));

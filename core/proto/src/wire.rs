@@ -22,9 +22,9 @@ pub const CREDIT_BLOCK_LEN: usize = 64;
 //# Where the peer's memory is mapped it writes the position after the bytes held back into word 1 of the credit block,
 //# with the highest bit set if the message will carry REWIND
 /// The place in the credit block where a sender writes the position after the bytes that it holds back.
-pub const HELD_WORD: usize = 8;
+pub const CORKED_WORD: usize = 8;
 /// Set in that word if the message would carry REWIND.
-pub const HELD_REWIND: u64 = 1 << 63;
+pub const CORKED_REWIND: u64 = 1 << 63;
 //= spec §2.1
 //# Each end's connection manager gives the other a first region, the *link region*, of LINK_REGION_LEN = 2112 bytes:
 /// Bytes of a link's first region: credit block, then the control slots.
@@ -191,7 +191,7 @@ pub struct Refuse {
     /// The reason: a [`Reason`](crate::Reason) code.
     pub reason: u16,
     /// The port to connect to instead, on the acceptor's host, or 0.
-    pub ask_at: u16,
+    pub redirect_port: u16,
 }
 
 /// First message of each side of a link.
@@ -290,7 +290,7 @@ impl ControlMessage {
                 w.put(&[4, 0]);
                 w.put(&r.peer_slot.to_le_bytes());
                 w.put(&r.reason.to_le_bytes());
-                w.put(&r.ask_at.to_le_bytes());
+                w.put(&r.redirect_port.to_le_bytes());
             }
             ControlMessage::Proof(proof) => {
                 w.put(&[5, 0]);
@@ -332,7 +332,7 @@ impl ControlMessage {
                 nonce: r.take()?,
                 ring: r.ring()?,
             }),
-            4 => ControlMessage::Refuse(Refuse { peer_slot: r.u16()?, reason: r.u16()?, ask_at: r.u16()? }),
+            4 => ControlMessage::Refuse(Refuse { peer_slot: r.u16()?, reason: r.u16()?, redirect_port: r.u16()? }),
             5 => ControlMessage::Proof(r.take()?),
             _ => return Err(WireError::Malformed("control type")),
         })

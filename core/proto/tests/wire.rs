@@ -67,8 +67,9 @@ fn controls() -> impl Strategy<Value = ControlMessage> {
                 ring
             })
         ),
-        (any::<u16>(), any::<u16>(), any::<u16>())
-            .prop_map(|(peer_slot, reason, ask_at)| ControlMessage::Refuse(Refuse { peer_slot, reason, ask_at })),
+        (any::<u16>(), any::<u16>(), any::<u16>()).prop_map(|(peer_slot, reason, redirect_port)| {
+            ControlMessage::Refuse(Refuse { peer_slot, reason, redirect_port })
+        }),
     ]
 }
 

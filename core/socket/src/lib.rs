@@ -133,9 +133,9 @@ fn moved_or<W>(done: usize, error: Errno) -> Next<W> {
 /// Handles a stream that has left its link, but whose anchor has not ended as it has: an event that the program has
 /// received must not be reported again.
 #[inline]
-pub fn settle_end(guard: &mut StreamGuard<'_>, now: impl FnOnce() -> Instant) {
-    if guard.is_settling() {
-        guard.change(|stream| stream.settle_end(now()));
+pub fn progress_end(guard: &mut StreamGuard<'_>, now: impl FnOnce() -> Instant) {
+    if guard.is_end_pending() {
+        guard.change(|stream| stream.progress_end(now()));
     }
 }
 

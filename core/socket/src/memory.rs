@@ -198,7 +198,7 @@ impl<S: MemorySocket, P: FnMut() -> bool> SendSocket for MemoryCall<S, Outgoing<
         self.bytes.patience
     }
 
-    fn note_sent(&mut self, len: usize) {
+    fn record_sent(&mut self, len: usize) {
         self.moved += len;
     }
 }
@@ -240,7 +240,7 @@ impl<S: MemorySocket, P: FnMut() -> bool> RecvSocket for MemoryCall<S, Incoming<
         None
     }
 
-    fn note_received(&mut self, len: usize) {
+    fn record_received(&mut self, len: usize) {
         self.moved += len;
     }
 }

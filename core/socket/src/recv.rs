@@ -6,7 +6,9 @@ use netacc_device::Instant;
 use netacc_driver::LockedStream;
 use netacc_proto::RxSource;
 
-use crate::{moved_or, settle_end, take_error, Connection, Deadline, Errno, KernelError, Limit, Next, Socket, Waited};
+use crate::{
+    moved_or, progress_end, take_error, Connection, Deadline, Errno, KernelError, Limit, Next, Socket, Waited,
+};
 
 /// How long a non-blocking read waits nevertheless for the replay on the anchor. Arbitrary: the time that a running
 /// peer may need to be scheduled on a machine with far more threads than processors. Paid at most once for a demotion,
@@ -46,7 +48,7 @@ pub trait RecvSocket: Socket {
     fn take_deferred_error(&mut self) -> Option<Errno>;
 
     /// The call has received so many bytes, and is about to return.
-    fn note_received(&mut self, len: usize);
+    fn record_received(&mut self, len: usize);
 }
 
 /// The event that a receive waits for.
@@ -123,7 +125,7 @@ impl Receiving {
             Step::Moved(n) => {
                 self.done += n;
                 if self.done >= self.least || self.nonblocking {
-                    socket.note_received(self.done);
+                    socket.record_received(self.done);
                     return Next::Done(Ok(self.done));
                 }
                 Next::Again
@@ -213,7 +215,7 @@ impl Receiving {
 #[inline]
 fn step<S: RecvSocket>(connection: Connection<'_>, socket: &mut S, skip: usize) -> Step {
     let mut guard = connection.cell.lock(connection.endpoint);
-    settle_end(&mut guard, || socket.now());
+    progress_end(&mut guard, || socket.now());
     match guard.rx_source() {
         RxSource::Link => match guard.change(|stream| socket.recv_link(stream, skip)) {
             // An empty receive waits for bytes to be there, as in the kernel.

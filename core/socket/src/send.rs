@@ -8,7 +8,7 @@ use netacc_driver::{LinkCell, LinkIo, LockedStream, StreamGuard, PLEDGE_PATIENCE
 use netacc_proto::{RxSource, TxSink};
 
 use crate::{
-    moved_or, settle_end, take_error, Connection, Deadline, Errno, KernelError, Limit, Next, Socket, SwitchPatience,
+    moved_or, progress_end, take_error, Connection, Deadline, Errno, KernelError, Limit, Next, Socket, SwitchPatience,
     Waited, SWITCH_PATIENCE,
 };
 
@@ -55,7 +55,7 @@ pub trait SendSocket: Socket {
     fn switch_patience(&self) -> &SwitchPatience;
 
     /// The call has sent so many bytes, and is about to return.
-    fn note_sent(&mut self, len: usize);
+    fn record_sent(&mut self, len: usize);
 }
 
 /// The action of its peer that a write waits for.
@@ -76,7 +76,7 @@ impl Expected {
     /// Whether the peer has done it.
     pub fn is_done(self, stream: &LockedStream<'_>, socket: &impl SendSocket) -> bool {
         match self {
-            Expected::Answer => stream.tx_sink() != TxSink::Pledged || stream.proto().is_held(),
+            Expected::Answer => stream.tx_sink() != TxSink::Pledged || stream.proto().awaits_reader(),
             Expected::Read { unacknowledged } => {
                 stream.tx_sink() != TxSink::Pledged || socket.unacknowledged() < unacknowledged
             }
@@ -187,7 +187,7 @@ impl Sending {
             Step::Moved(n) => {
                 self.done += n;
                 if self.done >= socket.len() {
-                    socket.note_sent(self.done);
+                    socket.record_sent(self.done);
                     return Next::Done(Ok(self.done));
                 }
                 if self.nonblocking {
@@ -233,7 +233,7 @@ impl Sending {
                     Some(Blocking { limit, .. }) => Next::Wait(SendWait::Room(limit)),
                     None => {
                         if let Some(link) = waits.link {
-                            link.answer_patience().note(done.then(|| now.saturating_since(waits.since)));
+                            link.answer_patience().record(done.then(|| now.saturating_since(waits.since)));
                         }
                         Next::Again
                     }
@@ -244,7 +244,7 @@ impl Sending {
                 self.pass(connection, socket, false)
             }
             Expected::Switch if !done => {
-                socket.switch_patience().note_failed(now.saturating_since(waits.since), now);
+                socket.switch_patience().record_failed(now.saturating_since(waits.since), now);
                 Next::Done(Err(Errno::AGAIN))
             }
             Expected::Read { .. } | Expected::Switch => Next::Again,
@@ -276,7 +276,7 @@ impl Sending {
             return self.block(connection, socket);
         }
         if self.done > 0 {
-            socket.note_sent(self.done);
+            socket.record_sent(self.done);
             return Next::Done(Ok(self.done));
         }
         if between {
@@ -336,7 +336,7 @@ impl Sending {
 #[inline]
 fn step<S: SendSocket>(connection: Connection<'_>, socket: &mut S, skip: usize, nonblocking: bool) -> Step {
     let mut guard = connection.cell.lock(connection.endpoint);
-    settle_end(&mut guard, || socket.now());
+    progress_end(&mut guard, || socket.now());
     match guard.tx_sink() {
         // There is nothing to wait for, and the kernel has an error to report.
         TxSink::Pledged if socket.is_broken() => {
@@ -455,11 +455,11 @@ fn wait_or_void(guard: &mut StreamGuard<'_>, peer_reads: bool) -> bool {
 /// many the kernel takes; after fewer bytes it only expects to wait once the kernel has no room.
 fn may_have_to_wait(stream: &LockedStream<'_>, socket: &impl SendSocket) -> bool {
     let bulk = stream.counters().tx_bytes_tcp >= BULK;
-    socket.is_full() && (bulk || !stream.proto().is_held() && !socket.has_room())
+    socket.is_full() && (bulk || !stream.proto().awaits_reader() && !socket.has_room())
 }
 
 /// Whether a write that may wait does so until the pledge is answered: the kernel's buffer is full, or nearly, so that
 /// the program expects to wait.
 fn awaits_answer(stream: &LockedStream<'_>, socket: &impl SendSocket) -> bool {
-    stream.tx_sink() == TxSink::Pledged && !stream.proto().is_held() && socket.is_full()
+    stream.tx_sink() == TxSink::Pledged && !stream.proto().awaits_reader() && socket.is_full()
 }

@@ -45,7 +45,7 @@ impl SwitchPatience {
     }
 
     /// A write has waited for so long, until `now`, and the change has not come.
-    pub fn note_failed(&self, waited: Duration, now: Instant) {
+    pub fn record_failed(&self, waited: Duration, now: Instant) {
         if waited >= JOIN_PATIENCE {
             self.failed_at.store(now.as_nanos(), Ordering::Relaxed);
         }

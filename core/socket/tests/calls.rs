@@ -98,11 +98,11 @@ impl Pair {
     }
 
     /// Both processes do the work that is due.
-    fn settle(&self) {
+    fn progress(&self) {
         for _ in 0..8 {
             for (endpoint, cell) in [(&self.client, &self.near), (&self.server, &self.far)] {
                 endpoint.progress(self.now);
-                self.wire.settle();
+                self.wire.deliver_all();
                 cell.take_in(endpoint);
             }
         }
@@ -111,7 +111,7 @@ impl Pair {
     fn linked() -> Pair {
         let pair = Pair::new(AnchorConfig::default());
         pair.client.promote(&pair.near).expect("the acceptor is published");
-        pair.settle();
+        pair.progress();
         assert!(pair.near.lock(&pair.client).proto().is_linked() && pair.far.lock(&pair.server).proto().is_linked());
         pair
     }
@@ -179,7 +179,7 @@ const IDLE: Limit = Limit { deadline: None, idle: true };
 
 /// Breaks if a call lost bytes that it has sent when the ring is full, or if one that blocks did not wait for room.
 #[test]
-fn a_full_ring_ends_a_call_that_does_not_wait_and_holds_one_that_does() {
+fn a_full_ring_ends_a_nonblocking_call_and_blocks_a_blocking_one() {
     let pair = Pair::linked();
     let mut call = pair.sending(5000);
     let (_, next) = send(&pair, &mut call, true);
@@ -242,7 +242,7 @@ fn a_write_during_a_pledge_goes_to_the_link_once_the_answer_is_there() {
     let mut call = pair.sending(10);
     let (mut sending, next) = send(&pair, &mut call, true);
     assert!(matches!(next, Next::Wait(_)), "{next:?}");
-    pair.settle();
+    pair.progress();
     let next = sending.resume(pair.connection(), &mut call, Waited::Again);
     let next = send_on(&mut sending, &pair, &mut call, next);
     assert!(matches!(next, Next::Done(Ok(10))), "{next:?}");
@@ -299,7 +299,7 @@ fn a_write_between_the_paths_waits_for_the_change() {
     call.now = until;
     let next = sending.resume(pair.connection(), &mut call, Waited::Again);
     assert!(matches!(next, Next::Done(Err(Errno::AGAIN))), "{next:?}");
-    pair.settle();
+    pair.progress();
     let (_, next) = send(&pair, &mut call, true);
     assert!(matches!(next, Next::Done(Ok(10))), "{next:?}");
 }
@@ -317,16 +317,16 @@ fn a_long_wait_without_success_makes_the_next_ones_short() {
     let guard = pair.near.lock(&pair.client);
     let later = pair.now + JOIN_PATIENCE;
     assert_eq!(patience.get(&guard, pair.now), JOIN_PATIENCE);
-    patience.note_failed(SWITCH_PATIENCE, pair.now);
+    patience.record_failed(SWITCH_PATIENCE, pair.now);
     assert_eq!(patience.get(&guard, pair.now), JOIN_PATIENCE);
-    patience.note_failed(JOIN_PATIENCE, later);
+    patience.record_failed(JOIN_PATIENCE, later);
     assert_eq!(patience.get(&guard, later), SWITCH_PATIENCE);
     assert_eq!(patience.get(&guard, later + Duration::from_secs(61)), JOIN_PATIENCE);
 }
 
 /// Breaks if bytes that were there on the link seemed to be gone during their replay on the anchor.
 #[test]
-fn a_read_waits_for_what_comes_again() {
+fn a_read_waits_for_the_replay() {
     let pair = Pair::linked();
     pair.far.lock(&pair.server).change(|stream| stream.send_slice(b"again", false));
     pair.client.poll(pair.client.default_cq());
@@ -338,7 +338,7 @@ fn a_read_waits_for_what_comes_again() {
     let next = recv_on(&mut receiving, &pair, &mut call, Next::Again);
     let Next::Wait(wait @ RecvWait::Replay(until)) = next else { panic!("{next:?}") };
     assert_eq!(until, pair.now + REPLAY_PATIENCE);
-    pair.settle();
+    pair.progress();
     let next = receiving.resume(&mut call, wait, Waited::Again);
     let next = recv_on(&mut receiving, &pair, &mut call, next);
     assert!(matches!(next, Next::Done(Ok(5))), "{next:?}");
@@ -347,7 +347,7 @@ fn a_read_waits_for_what_comes_again() {
 
 /// Breaks if a signal or a timeout ended a read although bytes have come meanwhile.
 #[test]
-fn a_read_takes_what_has_come_before_it_gives_up() {
+fn a_read_takes_arrived_bytes_before_it_gives_up() {
     let pair = Pair::linked();
     let mut room = [0; 10];
     let mut call = pair.receiving(&mut room);
@@ -355,7 +355,7 @@ fn a_read_takes_what_has_come_before_it_gives_up() {
     let next = recv_on(&mut receiving, &pair, &mut call, Next::Again);
     let Next::Wait(wait @ RecvWait::Data(IDLE)) = next else { panic!("{next:?}") };
     pair.far.lock(&pair.server).change(|stream| stream.send_slice(b"late", false));
-    pair.settle();
+    pair.progress();
     let next = receiving.resume(&mut call, wait, Waited::TimedOut);
     let next = recv_on(&mut receiving, &pair, &mut call, next);
     assert!(matches!(next, Next::Done(Ok(4))), "{next:?}");

@@ -162,7 +162,7 @@ impl<H: Host> Fabric<H> {
         }
         let (mut bytes, mut messages) = (0, 0);
         loop {
-            self.settle(now);
+            self.drain(now);
             if bytes >= BUDGET_BYTES || messages >= BUDGET_MESSAGES {
                 break;
             }
@@ -177,11 +177,11 @@ impl<H: Host> Fabric<H> {
             }
         }
         self.give_up(now);
-        self.settle(now);
+        self.drain(now);
     }
 
     /// Handles effects and the wire's events until there are none.
-    fn settle(&mut self, now: Instant) {
+    fn drain(&mut self, now: Instant) {
         loop {
             let effect = (0..self.functions.len())
                 .find_map(|function| self.functions[function].poll_effect().map(|effect| (function, effect)));

@@ -45,7 +45,7 @@ impl Program {
         self.folder.path().join(name)
     }
 
-    fn ask(&self, request: Value) -> Value {
+    fn exchange(&self, request: Value) -> Value {
         let mut socket = UnixStream::connect(self.path("control")).expect("connected");
         writeln!(socket, "{request}").expect("sent");
         let mut line = String::new();
@@ -113,7 +113,7 @@ fn a_guest_on_each_function() {
         assert_eq!(read32(&mut client, 0, 0x18), mac);
         assert_eq!(client.region(0).map(|region| region.size), Some(512 << 10));
     }
-    let answer = program.ask(json!({ "get": "counters" }));
+    let answer = program.exchange(json!({ "get": "counters" }));
     assert_eq!(answer["functions"][0]["commands"], 1);
     assert_eq!(answer["functions"][1]["commands"], 1);
 }

@@ -419,7 +419,7 @@ mod tests {
 
     // Breaks if a sleeper runs at once, a poller late, or polling counts as work.
     #[test]
-    fn who_polls_is_there_at_once() {
+    fn a_polling_thread_runs_at_once() {
         let config = ProcessorConfig { cores: 1, spin: us(50), wake_up: us(5).into(), ..ProcessorConfig::free() };
         let arrivals = [at(100), at(140), at(300)];
         let (waited, usage, end) = waits(config, &us(10).into(), &arrivals);

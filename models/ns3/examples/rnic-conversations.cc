@@ -130,9 +130,9 @@ main(int argc, char* argv[])
         misses += model.counters(i).context_misses;
         repeated += model.counters(i).data_repeated;
     }
-    uint64_t asked = uint64_t{connections} * count;
+    uint64_t requests = uint64_t{connections} * count;
     uint64_t events = Simulator::GetEventCount();
-    std::cout << "{\"nodes\": " << nodeCount << ", \"connections\": " << connections << ", \"asked\": " << asked
+    std::cout << "{\"nodes\": " << nodeCount << ", \"connections\": " << connections << ", \"asked\": " << requests
               << ", \"answered\": " << answered << ", \"median_us\": "
               << (medians.empty() ? 0.0 : static_cast<double>(medians[medians.size() / 2]) / 1000)
               << ", \"max_us\": " << static_cast<double>(most) / 1000 << ", \"context_misses\": " << misses
@@ -143,5 +143,5 @@ main(int argc, char* argv[])
               << model.trace_hash() << "\"}" << std::endl;
     Simulator::Destroy();
     // The exit code reports requests without an answer.
-    return answered == asked ? 0 : 1;
+    return answered == requests ? 0 : 1;
 }

@@ -47,7 +47,7 @@ class Watch
           m_fleet(fleet),
           m_tick(NanoSeconds(tickNs))
     {
-        Simulator::Schedule(m_tick, &Watch::Look, this);
+        Simulator::Schedule(m_tick, &Watch::Check, this);
     }
 
     /// \return the state of the run
@@ -58,7 +58,7 @@ class Watch
 
   private:
     /// Ticks, and schedules the next tick.
-    void Look()
+    void Check()
     {
         auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
         m_state = m_recording.tick(m_fleet, now);
@@ -68,7 +68,7 @@ class Watch
             Simulator::Stop();
             return;
         }
-        Simulator::Schedule(m_tick, &Watch::Look, this);
+        Simulator::Schedule(m_tick, &Watch::Check, this);
     }
 
     netacc::Recording& m_recording;                     //!< the recording of the run

@@ -75,7 +75,7 @@ fn json_has_every_parameter_and_nothing_else() {
 // Breaks if a value that is out of bounds, of another type, unknown or missing is accepted.
 #[test]
 fn wrong_values_are_refused() {
-    for (key, value, says) in [
+    for (key, value, message) in [
         ("wait_time_ns", 0.into(), "wait_time_ns is 0, and must be at least 1"),
         ("tries", 1.into(), "tries is 1, and must be at least 2 and at most 255"),
         ("tries", 256.into(), "at most 255"),
@@ -89,7 +89,7 @@ fn wrong_values_are_refused() {
         let mut changed = json();
         changed[key] = value;
         let refused = serde_json::from_value::<Thing>(changed).expect_err(key).to_string();
-        assert!(refused.contains(says), "{key}: {refused}");
+        assert!(refused.contains(message), "{key}: {refused}");
     }
     let mut without = json();
     without.as_object_mut().expect("is an object").remove("on");

@@ -18,9 +18,9 @@ impl Nic {
     }
 
     /// The NIC does not see later posts on a queue pair before `until`: the process that posts waits for a command.
-    pub fn hold_posts(&mut self, id: QueuePairId, until: Instant) {
+    pub fn defer_posts(&mut self, id: QueuePairId, until: Instant) {
         if let Some(qp) = self.qps.get_mut(id) {
-            qp.held_until = qp.held_until.max(until);
+            qp.deferred_until = qp.deferred_until.max(until);
         }
     }
 }

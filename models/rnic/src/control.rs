@@ -148,7 +148,7 @@ mod tests {
 
     // Breaks if a repetition counts as new, or one after a gap as old, or the gap is remembered for ever.
     #[test]
-    fn duplicates_are_told() {
+    fn duplicates_are_reported() {
         let mut plane = plane();
         let mut new = |n| plane.is_new(NodeId(7), n);
         assert!(new(1) && !new(1) && new(3) && !new(3) && new(2) && !new(2) && new(4));

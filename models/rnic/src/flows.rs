@@ -81,7 +81,7 @@ impl FlowStation {
     }
 
     /// Posts what is due, and takes out what has come.
-    fn settle(&mut self, now: Instant) {
+    fn progress(&mut self, now: Instant) {
         while let Some((_, qp, request)) = self.posts.get(self.next).filter(|(start, ..)| *start <= now) {
             if self.nic.post_send(now, *qp, *request).is_err() {
                 self.outcomes.push((request.id.0 as u32, Outcome::Failed(now)));
@@ -105,12 +105,12 @@ impl FlowStation {
 impl Station for FlowStation {
     fn handle_packet(&mut self, now: Instant, packet: Packet) {
         self.nic.handle_packet(now, packet);
-        self.settle(now);
+        self.progress(now);
     }
 
     fn handle_timer(&mut self, now: Instant) {
         self.nic.handle_timer(now);
-        self.settle(now);
+        self.progress(now);
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {

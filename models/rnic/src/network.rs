@@ -238,7 +238,7 @@ impl<S: Station> Network<S> {
             Event::Arrival(port, packet) if port < count && !self.queues.is_empty() => self.forward(packet),
             Event::Arrival(port, packet) => {
                 let index = if port < count { 1 - port } else { port - count };
-                self.trace.note(at, &packet);
+                self.trace.record(at, &packet);
                 self.stations[index].handle_packet(at, packet);
                 self.serve(index);
             }
@@ -246,12 +246,12 @@ impl<S: Station> Network<S> {
         true
     }
 
-    /// Steps until nothing happens before `end`, or any more; calls `look` with each station that an event was for.
-    pub fn run_until(&mut self, end: Instant, mut look: impl FnMut(&mut Network<S>, usize)) {
+    /// Steps until nothing happens before `end`, or any more; calls `inspect` with each station that an event was for.
+    pub fn run_until(&mut self, end: Instant, mut inspect: impl FnMut(&mut Network<S>, usize)) {
         while self.next_event().is_some_and(|at| at < end) {
             self.step();
             while let Some(index) = self.take_touched() {
-                look(self, index);
+                inspect(self, index);
                 self.kick(index);
             }
         }

@@ -252,7 +252,7 @@ impl Nic {
         let costs = &self.config.costs;
         let fetch = if request.inline || request.len == 0 { Duration::ZERO } else { costs.payload_fetch };
         let qp = self.qps.get_mut(id).filter(|qp| qp.peer().is_some()).ok_or(PostError::Dead)?;
-        let ready_at = now.max(qp.held_until) + costs.doorbell + costs.request_fetch + fetch;
+        let ready_at = now.max(qp.deferred_until) + costs.doorbell + costs.request_fetch + fetch;
         if request.len > self.config.max_message_bytes {
             return Err(PostError::Invalid);
         }
@@ -439,7 +439,7 @@ impl Nic {
     }
 
     /// The queue pair dies: its oldest request ends with `status`, the others are flushed.
-    pub(crate) fn fail(&mut self, id: QueuePairId, status: CompletionStatus, tell_peer: bool) {
+    pub(crate) fn fail(&mut self, id: QueuePairId, status: CompletionStatus, notify_peer: bool) {
         let Some(qp) = self.qps.get_mut(id) else { return };
         let Some((node, peer)) = qp.peer() else { return };
         qp.life = Life::Dead;
@@ -455,7 +455,7 @@ impl Nic {
         }
         let wc = WorkCompletion { qp: id, status: CompletionStatus::Flushed, completion: Completion::Disconnected };
         self.complete(id, (wc, 0, 0), delay);
-        if tell_peer {
+        if notify_peer {
             // If too many datagrams are under way the peer finds out by its own retries.
             self.control.send(self.now, node, Control::Disconnect { qp: peer, from: id });
         }

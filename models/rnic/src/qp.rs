@@ -43,7 +43,7 @@ pub(crate) struct QueuePair {
     /// Rate control: no packet before this time.
     pub(crate) paced_until: Instant,
     /// Posts are not seen before this time.
-    pub(crate) held_until: Instant,
+    pub(crate) deferred_until: Instant,
     pub(crate) queued: bool,
     pub(crate) wake_at: Option<Instant>,
     pub(crate) timer_at: Option<Instant>,
@@ -62,7 +62,7 @@ impl QueuePair {
             responder: Responder::default(),
             rate,
             paced_until: Instant::ZERO,
-            held_until: Instant::ZERO,
+            deferred_until: Instant::ZERO,
             queued: false,
             wake_at: None,
             timer_at: None,

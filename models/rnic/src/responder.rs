@@ -50,7 +50,7 @@ pub(crate) struct Responder {
     /// Lengths of the posted receives.
     receives: VecDeque<u32>,
     /// The requester has had its NAK for the gap before which everything waits.
-    told: bool,
+    reported: bool,
     kept: BTreeMap<u64, Segment>,
     notified_at: Option<Instant>,
 }
@@ -77,7 +77,7 @@ impl Responder {
                 self.kept.insert(psn, segment);
                 Arrival::Kept
             }
-            Recovery::GoBackN if !std::mem::replace(&mut self.told, true) => Arrival::Gap,
+            Recovery::GoBackN if !std::mem::replace(&mut self.reported, true) => Arrival::Gap,
             _ => Arrival::Ignored,
         }
     }
@@ -94,7 +94,7 @@ impl Responder {
         match self.receives.front() {
             None if needs => {
                 // The requester will send it again: whatever else comes meanwhile is early.
-                self.told = true;
+                self.reported = true;
                 Err(Refused::NotReady)
             }
             Some(len) if needs && matches!(segment.verb, Verb::Send { .. }) && end.is_some_and(|e| e > *len) => {
@@ -107,7 +107,7 @@ impl Responder {
     /// Delivers the packet that is next. Precondition: [`check`](Responder::check) found nothing.
     pub(crate) fn deliver(&mut self, segment: &Segment) -> Option<Received> {
         self.expected += 1;
-        self.told = false;
+        self.reported = false;
         self.offset += segment.len;
         if !segment.last {
             return None;

@@ -166,7 +166,7 @@ impl World {
         let connection = Connection { endpoint: &endpoint, cell: &cell };
         let outgoing = Outgoing::new(&buf, more, &process.switch_patience);
         let mut call = MemoryCall::new(self.now, &*side.descriptor, outgoing, || connection.poll_link());
-        let mut looked = suspended.is_some();
+        let mut polled = suspended.is_some();
         let (mut sending, mut next) = match suspended {
             Some(SuspendedSend { mut sending, waited }) => {
                 cell.take_in(&endpoint);
@@ -191,8 +191,8 @@ impl World {
                 Next::Wait(SendWait::Peer { expected: Expected::Switch, .. }) => {
                     sending.resume(connection, &mut call, Waited::TimedOut)
                 }
-                Next::Wait(_) if !looked => {
-                    looked = true;
+                Next::Wait(_) if !polled => {
+                    polled = true;
                     cell.take_in(&endpoint);
                     sending.resume(connection, &mut call, Waited::Again)
                 }
@@ -229,9 +229,9 @@ impl World {
     }
 
     /// What MSG_MORE or TCP_CORK holds back goes out, as when the option is taken back. TCP holds nothing back here.
-    pub(crate) fn push_held(&mut self, c: usize, s: usize) {
+    pub(crate) fn push_corked(&mut self, c: usize, s: usize) {
         if let Some((endpoint, cell)) = self.open_side(c, s) {
-            cell.lock(&endpoint).change(|stream| stream.push_held());
+            cell.lock(&endpoint).change(|stream| stream.push_corked());
         }
     }
 
@@ -253,10 +253,10 @@ impl World {
         if !guard.kernel_is_accurate() {
             guard.change(|stream| {
                 stream.shutdown(how);
-                stream.note_arrival();
+                stream.announce_again();
             });
         } else if side.descriptor.shutdown(how).is_ok() {
-            guard.change(|stream| stream.note_kernel_shutdown(how));
+            guard.change(|stream| stream.handle_kernel_shutdown(how));
         }
     }
 
@@ -285,7 +285,7 @@ impl World {
         descriptor.close();
     }
 
-    /// One look of `settling::demote`, which the shim repeats until the stream is a plain socket.
+    /// One look of `switching::demote`, which the shim repeats until the stream is a plain socket.
     pub(crate) fn demote_step(&mut self, c: usize, s: usize) {
         let now = self.now;
         let Some((endpoint, cell)) = self.open_side(c, s) else { return };

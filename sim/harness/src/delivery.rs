@@ -39,13 +39,13 @@ impl World {
                     self.repair_in_time(now);
                     moved = true;
                 }
-                self.tell_arrivals();
+                self.wake_readers();
                 if cluster.now().saturating_since(self.now) > LEAP {
                     self.deliver_within_hosts();
                 }
                 if moved {
                     self.now = self.now.max(cluster.now());
-                    self.trace.note(Event::Network { now_ns: self.now.as_nanos() });
+                    self.trace.record(Event::Network { now_ns: self.now.as_nanos() });
                 }
                 moved
             }
@@ -61,7 +61,7 @@ impl World {
             self.cut.insert(p, self.net.now());
         }
         simulator.set_cut(HostId(p as u32), cut);
-        self.trace.note(Event::Cut { p, cut });
+        self.trace.record(Event::Cut { p, cut });
     }
 
     /// Where TCP crosses the network as well no cable is cut for longer than [`MAX_CUT`]: TCP must not give up, as the
@@ -72,13 +72,13 @@ impl World {
             if self.cut.get(&p).is_some_and(|since| *since + MAX_CUT < now) {
                 self.cut.remove(&p);
                 simulator.set_cut(HostId(p as u32), false);
-                self.trace.note(Event::Cut { p, cut: false });
+                self.trace.record(Event::Cut { p, cut: false });
             }
         }
     }
 
     /// Bytes that TCP has brought wake their reader.
-    fn tell_arrivals(&mut self) {
+    fn wake_readers(&mut self) {
         while let Some((number, delivery)) = self.tcp.as_ref().and_then(ProgramTcp::take_arrival) {
             if let Some(c) = self.connections.iter().position(|k| k.carried == Some(number)) {
                 self.announce(c, delivery);
@@ -119,7 +119,7 @@ impl World {
                 process.connection_event();
             }
         }
-        self.trace.note(Event::Fabric(delivery));
+        self.trace.record(Event::Fabric(delivery));
         true
     }
 
@@ -185,6 +185,6 @@ impl World {
             AnchorDelivery::Fin { to } => at(to).edge(IN | RDHUP),
             AnchorDelivery::Reset { to } => at(to).edge(IN | OUT | RDHUP | HUP | ERR),
         }
-        self.trace.note(Event::Wire { c, delivery });
+        self.trace.record(Event::Wire { c, delivery });
     }
 }

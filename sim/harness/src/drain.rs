@@ -30,7 +30,7 @@ impl World {
             // Before the drain every application polls sooner or later, even without an event.
             countdown.reset(self.rng.below(20) as u32);
         }
-        self.trace.note(Event::Drain("last bytes"));
+        self.trace.record(Event::Drain("last bytes"));
         for c in 0..self.connections.len() {
             for s in 0..2 {
                 if self.connections[c].sides[s].read_shut {
@@ -44,25 +44,25 @@ impl World {
                 self.connections[c].sides[s].left = if ended { 0 } else { left };
             }
         }
-        self.settle()?;
+        self.run_until_idle()?;
         self.check_finished()?;
         self.check_counters()?;
-        self.trace.note(Event::Drain("close all"));
+        self.trace.record(Event::Drain("close all"));
         for c in 0..self.connections.len() {
             for s in 0..2 {
                 self.close(c, s, false);
             }
         }
-        self.settle()?;
+        self.run_until_idle()?;
         self.check_gone()?;
-        self.trace.note(Event::Drain("expire"));
+        self.trace.record(Event::Drain("expire"));
         if let Some(expire) = self.plan.endpoint.cache.expire {
             self.now = self.now + expire + Duration::from_millis(1);
         }
         for p in 0..self.processes.len() {
             self.helper_step(p);
         }
-        self.settle()?;
+        self.run_until_idle()?;
         self.check_links()?;
         let processes: Vec<_> = self.processes.iter_mut().filter_map(Option::take).collect();
         for process in processes {
@@ -74,7 +74,7 @@ impl World {
     }
 
     /// Runs all helpers and applications that would run by themselves, until none would.
-    fn settle(&mut self) -> Check {
+    fn run_until_idle(&mut self) -> Check {
         for _ in 0..MAX_ROUNDS {
             // Every round takes time: timers fire even while all are busy.
             self.now = self.now + Duration::from_micros(200);
@@ -146,7 +146,7 @@ impl World {
         let mut moved = false;
         if side.may_read && !side.ended {
             let io = self.recv(c, s, 5000, false)?;
-            self.trace.note(Event::Read { c, s, want: 5000, io });
+            self.trace.record(Event::Read { c, s, want: 5000, io });
             moved = true;
         }
         Ok(moved | self.last_writes(c, s)?)
@@ -162,7 +162,7 @@ impl World {
         let waits = side.suspended.is_some();
         if side.left == 0 && !peer_closed && !waits {
             self.shutdown(c, s, Shutdown::Write);
-            self.trace.note(Event::ShutdownWrite { c, s });
+            self.trace.record(Event::ShutdownWrite { c, s });
             return Ok(true);
         }
         if !side.may_write {
@@ -171,7 +171,7 @@ impl World {
         let probing = side.left == 0;
         let want = if probing { 1 } else { side.left.min(3000) as usize };
         let io = self.send(c, s, want, false)?;
-        self.trace.note(Event::Write { c, s, want, io });
+        self.trace.record(Event::Write { c, s, want, io });
         let side = &mut self.connections[c].sides[s];
         match io {
             Io::Done(n) if probing => {

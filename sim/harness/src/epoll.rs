@@ -198,7 +198,7 @@ impl Epoll {
     }
 
     /// The helper polls the anchors it watches.
-    pub(crate) fn helper_look(&self, endpoint: &Endpoint) {
+    pub(crate) fn poll_as_helper(&self, endpoint: &Endpoint) {
         let edgy: Vec<_> = {
             let state = self.state.lock();
             let watched = state.watched.values();

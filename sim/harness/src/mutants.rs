@@ -35,7 +35,7 @@ impl Countdown {
 }
 
 /// A message held back, to be posted after the next one.
-struct Held {
+struct Delayed {
     operation: Operation,
     bytes: Option<Vec<u8>>,
     len: u32,
@@ -45,7 +45,7 @@ struct Held {
 pub(crate) struct DeviceMutant {
     mutant: Mutant,
     countdown: Countdown,
-    held: Mutex<BTreeMap<QueuePairId, Held>>,
+    delayed: Mutex<BTreeMap<QueuePairId, Delayed>>,
 }
 
 fn kind_of(operation: &Operation) -> Option<MessageKind> {
@@ -57,7 +57,7 @@ fn kind_of(operation: &Operation) -> Option<MessageKind> {
 
 impl DeviceMutant {
     pub(crate) fn new(mutant: Mutant, countdown: Countdown) -> DeviceMutant {
-        DeviceMutant { mutant, countdown, held: Mutex::default() }
+        DeviceMutant { mutant, countdown, delayed: Mutex::default() }
     }
 
     /// Whether a region that is given back is kept.
@@ -89,11 +89,11 @@ impl DeviceMutant {
         let data = kind == Some(MessageKind::Data);
         let bare = matches!(wr.operation, Operation::Write { imm: None, .. });
         let gives = matches!(kind, Some(MessageKind::CreditGive | MessageKind::LinkGive));
-        let held = self.held.lock().remove(&qp);
-        if let Some(held) = held {
+        let delayed = self.delayed.lock().remove(&qp);
+        if let Some(delayed) = delayed {
             let posted = device.post_send(qp, wrs)?;
-            let payload = held.bytes.as_deref().map_or(Payload::InPlace { len: held.len }, Payload::Inline);
-            let late = WorkRequest { operation: held.operation, payload, ..*wr };
+            let payload = delayed.bytes.as_deref().map_or(Payload::InPlace { len: delayed.len }, Payload::Inline);
+            let late = WorkRequest { operation: delayed.operation, payload, ..*wr };
             let _ = device.post_send(qp, &[late]);
             return Ok(posted);
         }
@@ -118,7 +118,7 @@ impl DeviceMutant {
                     // Too long to be held back: let it pass.
                     _ => return device.post_send(qp, wrs),
                 };
-                self.held.lock().insert(qp, Held { operation: wr.operation, bytes, len: wr.payload.len() });
+                self.delayed.lock().insert(qp, Delayed { operation: wr.operation, bytes, len: wr.payload.len() });
                 Ok(1)
             }
             Mutant::CorruptData if data => match wr.payload {

@@ -169,7 +169,7 @@ impl Process {
         self.flags.asleep.store(false, Ordering::Relaxed);
         self.flags.kicked.store(false, Ordering::Relaxed);
         self.endpoint.device().disarm(cq);
-        self.epoll.helper_look(&self.endpoint);
+        self.epoll.poll_as_helper(&self.endpoint);
         for cell in std::mem::take(&mut self.promotions) {
             if let Err(reason) = self.endpoint.promote(&cell) {
                 self.endpoint.counters().reason(reason);

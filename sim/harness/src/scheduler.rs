@@ -134,7 +134,7 @@ impl World {
             Action::Time => {
                 let us = [1, 50, 700, 3000, 30_000][self.rng.below(5)];
                 self.now = self.now + Duration::from_micros(us);
-                self.trace.note(Event::Time { now_us: self.now.as_nanos() / 1000 });
+                self.trace.record(Event::Time { now_us: self.now.as_nanos() / 1000 });
             }
             _ => {
                 if let Some((c, s)) = self.pick_side() {
@@ -163,32 +163,32 @@ impl World {
             Action::Read => {
                 let want = self.amount();
                 let io = self.recv(c, s, want, false)?;
-                self.trace.note(Event::Read { c, s, want, io });
+                self.trace.record(Event::Read { c, s, want, io });
             }
             Action::Peek => {
                 let want = self.amount();
                 let io = self.recv(c, s, want, true)?;
-                self.trace.note(Event::Peek { c, s, want, io });
+                self.trace.record(Event::Peek { c, s, want, io });
             }
             Action::Shutdown if self.rng.below(8) == 0 => {
                 self.shutdown(c, s, Shutdown::Read);
-                self.trace.note(Event::ShutdownRead { c, s });
+                self.trace.record(Event::ShutdownRead { c, s });
             }
             Action::Shutdown => {
                 self.shutdown(c, s, Shutdown::Write);
-                self.trace.note(Event::ShutdownWrite { c, s });
+                self.trace.record(Event::ShutdownWrite { c, s });
             }
             Action::Close | Action::Abort => {
                 let abort = matches!(action, Action::Abort);
-                self.trace.note(Event::Close { c, s, abort });
+                self.trace.record(Event::Close { c, s, abort });
                 self.close(c, s, abort);
             }
             Action::Promote => {
-                self.ask_promotion(c);
-                self.trace.note(Event::AskPromotion { c });
+                self.request_promotion(c);
+                self.trace.record(Event::RequestPromotion { c });
             }
             Action::Demote => {
-                self.trace.note(Event::Demote { c, s });
+                self.trace.record(Event::Demote { c, s });
                 self.demote_step(c, s);
             }
             _ => {}
@@ -206,11 +206,11 @@ impl World {
             if let Some(suspended) = &mut self.connections[c].sides[s].suspended {
                 suspended.waited = Waited::TimedOut;
             }
-            self.trace.note(Event::Void { c, s });
+            self.trace.record(Event::Void { c, s });
         }
         let want = self.amount();
         let io = self.send(c, s, want, false)?;
-        self.trace.note(Event::Write { c, s, want, io });
+        self.trace.record(Event::Write { c, s, want, io });
         Ok(())
     }
 
@@ -233,6 +233,6 @@ impl World {
         let Some(process) = &self.processes[p] else { return };
         let cq = [process.endpoint.control_cq(), process.endpoint.default_cq(), process.cq][which];
         process.endpoint.poll(cq);
-        self.trace.note(Event::Poll { p });
+        self.trace.record(Event::Poll { p });
     }
 }

@@ -18,7 +18,7 @@ pub(crate) enum Event {
     ShutdownWrite { c: usize, s: usize },
     ShutdownRead { c: usize, s: usize },
     Close { c: usize, s: usize, abort: bool },
-    AskPromotion { c: usize },
+    RequestPromotion { c: usize },
     Demote { c: usize, s: usize },
     Void { c: usize, s: usize },
     Reported { c: usize, s: usize, events: u32 },
@@ -52,7 +52,7 @@ impl Trace {
         Trace { step: 0, print, events: VecDeque::with_capacity(KEPT) }
     }
 
-    pub(crate) fn note(&mut self, event: Event) {
+    pub(crate) fn record(&mut self, event: Event) {
         if self.print {
             eprintln!("{:6} {event:?}", self.step);
         }

@@ -169,14 +169,14 @@ impl World {
             broken: false,
         });
         self.summary.connections += 1;
-        self.trace.note(Event::Connect { c, opener, acceptor });
+        self.trace.record(Event::Connect { c, opener, acceptor });
         if self.plan.eager {
-            self.ask_promotion(c);
+            self.request_promotion(c);
         }
     }
 
     /// The opener asks for promotion, as the shim does after a few operations.
-    pub(crate) fn ask_promotion(&mut self, c: usize) {
+    pub(crate) fn request_promotion(&mut self, c: usize) {
         let side = &self.connections[c].sides[0];
         let Some(cell) = side.cell.clone() else { return };
         if let Some(process) = self.processes[side.process].as_mut() {
@@ -194,7 +194,7 @@ impl World {
             let side = &mut self.connections[c].sides[s];
             side.may_read |= events & (IN | RDHUP | HUP | ERR) != 0;
             side.may_write |= events & (OUT | HUP | ERR) != 0;
-            self.trace.note(Event::Reported { c, s, events });
+            self.trace.record(Event::Reported { c, s, events });
         }
     }
 
@@ -203,7 +203,7 @@ impl World {
         let now = self.now;
         if let Some(process) = self.processes[p].as_mut() {
             process.helper(now);
-            self.trace.note(Event::Helper { p });
+            self.trace.record(Event::Helper { p });
         }
     }
 
@@ -220,10 +220,10 @@ impl World {
         let torn_bytes = [0, 0, 1, 100][self.rng.below(4)];
         if self.plan.preset == Preset::Silent {
             if self.net.silence(&process.port, qp) {
-                self.trace.note(Event::Silence { p, qp: qp.0 });
+                self.trace.record(Event::Silence { p, qp: qp.0 });
             }
         } else if self.net.kill(&process.port, qp, torn_bytes) {
-            self.trace.note(Event::Kill { p, qp: qp.0, torn_bytes });
+            self.trace.record(Event::Kill { p, qp: qp.0, torn_bytes });
         }
     }
 
@@ -235,7 +235,7 @@ impl World {
         }
         let p = alive[self.rng.below(alive.len())];
         let Some(process) = self.processes[p].take() else { return };
-        self.trace.note(Event::Crash { p });
+        self.trace.record(Event::Crash { p });
         self.summary.crashes += 1;
         self.account(&process);
         process.die(&self.net);
@@ -261,7 +261,7 @@ impl World {
         let (send, recv) = (4 + self.rng.below(30) as u32, 4 + self.rng.below(30) as u32);
         self.net.limit_queues(&process.port, QueueDepths { send, recv });
         self.hampered.push(p);
-        self.trace.note(Event::Limit { p, send, recv });
+        self.trace.record(Event::Limit { p, send, recv });
     }
 
     /// A device refuses connects.
@@ -271,7 +271,7 @@ impl World {
         let refusal = [Refusal::Unreachable, Refusal::NotAdmitted, Refusal::Exhausted][self.rng.below(3)];
         self.net.refuse_connects(&process.port, Some(refusal));
         self.hampered.push(p);
-        self.trace.note(Event::Refuse { p });
+        self.trace.record(Event::Refuse { p });
     }
 
     /// Undoes `limit` and `refuse`.
@@ -293,7 +293,7 @@ impl World {
         if self.connections[c].is_open() {
             self.connections[c].wire.break_off();
             self.connections[c].broken = true;
-            self.trace.note(Event::Break { c });
+            self.trace.record(Event::Break { c });
         }
     }
 

@@ -56,7 +56,7 @@ fn a_lost_give() {
 }
 
 #[test]
-fn a_death_nobody_is_told_of() {
+fn an_unreported_death() {
     caught(Mutant::DropDisconnect, None, &[What::Stuck, What::Leak, What::LostEdge]);
 }
 

@@ -40,7 +40,7 @@ regressions! {
     /// Out of message credit and nearly out of byte credit: only the former was asked for.
     starved_while_byte_credit_runs_out: 381, 497, 775;
     /// Work that `progress` itself left for later did not wake the helper.
-    starved_noted_by_progress_itself: 45, 60, 153;
+    starved_link_recorded_by_progress_itself: 45, 60, 153;
     /// A stream failed with half a marker written: CLOSE waited for the other half.
     failed_with_half_a_marker: 12, 28, 16144;
     /// Sixteen control messages went out on a link with credit left: the peer's progress was never read, and no
@@ -52,12 +52,12 @@ regressions! {
     /// A peer died with a marker half written: its reader waited for the rest.
     a_torn_marker_at_the_end: 173697;
     /// The search for a record beyond unread bytes took an error of the anchor, and did not report it.
-    an_error_seen_by_looking_ahead: 11963;
+    an_error_seen_by_peeking: 11963;
     /// The anchor was reset while the link lived: CLOSE without RESET looked like a violation of the peer.
     a_broken_anchor_on_a_living_link: 2014, 3287, 3301;
     /// A poll that found nothing new announced an edge, for which the application polled again. (Covered since: time now
     /// passes in the drain.)
-    edges_that_bring_about_themselves: 165824, 171442;
+    edges_that_cause_themselves: 165824, 171442;
     /// An acceptor that closed in the middle of promotion did not wait for the marker: the kernel answered that with a
     /// reset.
     a_marker_after_close: 256, 1907, 20050;
@@ -85,7 +85,7 @@ fn false_ends_on_modelled_nics() {
 /// Links that fell silent, and left something: a stream that was closed, before its OPEN was answered or later; one whose
 /// request met a full queue; a link whose only OPEN was refused; the slot of a claim that was given up.
 #[test]
-fn what_silence_leaves_behind() {
+fn streams_on_links_that_fell_silent() {
     for seed in [50_018, 50_129, 51_076, 53_024, 57_593, 60_745, 63_364, 64_697, 65_385, 65_863] {
         if let Err(failure) = run(seed, &Options { preset: Some(Preset::Silent), ..Options::default() }) {
             panic!("{failure}\nreplay: cargo run -p netacc-harness -- --seed {seed} --trace --preset silent");

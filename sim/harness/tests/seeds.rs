@@ -62,7 +62,7 @@ fn a_seed_replays_exactly() {
 
 // Breaks if the hash of a network's deliveries does not depend on them: every seed has its own.
 #[test]
-fn networks_go_their_own_ways() {
+fn networks_run_independently() {
     let options = Options { preset: Some(Preset::Nic), ..Options::default() };
     let traces: std::collections::BTreeSet<_> =
         (0..20).map(|seed| run(seed, &options).unwrap_or_else(|f| panic!("{f}")).network_trace).collect();
@@ -85,7 +85,7 @@ fn every_preset_promotes() {
 
 // Breaks if the runs no longer reach the cases that they are for.
 #[test]
-fn runs_cover_the_ways_a_stream_can_go() {
+fn runs_cover_the_paths_of_a_stream() {
     let mut total = netacc_harness::Summary::default();
     for seed in 0..150 {
         total += run(seed, &Options::default()).unwrap_or_else(|f| panic!("{f}"));

@@ -179,7 +179,7 @@ impl Fleet {
         let now = Instant::from_nanos(now_ns);
         match &mut self.0 {
             Workload::Flows { stations, trace, .. } => {
-                trace.note(now, &packet);
+                trace.record(now, &packet);
                 if let Some(station) = stations.get_mut(node as usize) {
                     station.handle_packet(now, packet);
                 }

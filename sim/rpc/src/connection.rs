@@ -83,8 +83,8 @@ pub(crate) struct Connection {
     /// Requests, then responses.
     pub(crate) directions: [Direction; 2],
     /// In the order in which they were made.
-    pub(crate) asked: VecDeque<Exchange>,
-    /// Of those at the front of `asked`, how many the server has read.
+    pub(crate) exchanges: VecDeque<Exchange>,
+    /// Of those at the front of `exchanges`, how many the server has read.
     pub(crate) served: usize,
     /// Bytes of all requests, and of all responses to them.
     pub(crate) ends: [u64; 2],
@@ -93,7 +93,7 @@ pub(crate) struct Connection {
     /// It has been on a link.
     pub(crate) was_linked: bool,
     /// When its client asks for a link.
-    pub(crate) asking: PromotionAttempts,
+    pub(crate) attempts: PromotionAttempts,
     /// By side: its process has done something with it.
     pub(crate) was_used: [bool; 2],
     /// Additional state of a short connection.
@@ -137,17 +137,17 @@ impl Connection {
 
     /// Every request is answered, and no more will be made.
     pub(crate) fn is_over(&self) -> bool {
-        self.asked.is_empty() && self.source.due().is_none()
+        self.exchanges.is_empty() && self.source.due().is_none()
     }
 
     /// Makes the requests that are due.
-    pub(crate) fn ask(&mut self, now: Instant) {
+    pub(crate) fn make_requests(&mut self, now: Instant) {
         while let Some(request) = self.source.take(now) {
             self.ends[0] += u64::from(request.request_bytes);
             self.ends[1] += u64::from(request.response_bytes);
             // A short connection's time to connect is measured apart.
             let begun = if self.short.is_some() { now } else { request.begun };
-            self.asked.push_back(Exchange {
+            self.exchanges.push_back(Exchange {
                 begun,
                 request_bytes: request.request_bytes,
                 response_bytes: request.response_bytes,
@@ -160,11 +160,11 @@ impl Connection {
     /// Where the response ends to the last request that the server has all of.
     pub(crate) fn answerable(&mut self) -> u64 {
         let read = self.directions[0].read;
-        let whole = self.asked.iter().skip(self.served).take_while(|e| e.request_end <= read).count();
+        let whole = self.exchanges.iter().skip(self.served).take_while(|e| e.request_end <= read).count();
         self.served += whole;
         self.answers += whole as u32;
         match self.served.checked_sub(1) {
-            Some(last) => self.asked[last].response_end,
+            Some(last) => self.exchanges[last].response_end,
             None => self.directions[1].written,
         }
     }
@@ -198,12 +198,12 @@ impl Connection {
     pub(crate) fn expect(&self, side: usize, unread: u64) -> Moves {
         let read = self.directions[1 - side].read + unread;
         if side == 0 {
-            let served = self.asked.iter().take_while(|e| e.response_end <= read).count() as u32;
+            let served = self.exchanges.iter().take_while(|e| e.response_end <= read).count() as u32;
             return Moves { read: unread, written: self.ends[0] - self.directions[0].written, served };
         }
-        let whole = self.asked.iter().skip(self.served).take_while(|e| e.request_end <= read);
+        let whole = self.exchanges.iter().skip(self.served).take_while(|e| e.request_end <= read);
         let (served, last) = whole.fold((0, None), |(count, _), e| (count + 1, Some(e.response_end)));
-        let until = last.or_else(|| self.served.checked_sub(1).map(|last| self.asked[last].response_end));
+        let until = last.or_else(|| self.served.checked_sub(1).map(|last| self.exchanges[last].response_end));
         let written = until.map_or(0, |until| until.saturating_sub(self.directions[1].written));
         Moves { read: unread, written, served }
     }
@@ -211,10 +211,10 @@ impl Connection {
     /// The oldest request, if all of its response was read.
     pub(crate) fn take_answered(&mut self) -> Option<Exchange> {
         let read = self.directions[1].read;
-        self.asked.front().filter(|e| e.response_end <= read)?;
+        self.exchanges.front().filter(|e| e.response_end <= read)?;
         self.served -= 1;
         self.answered += 1;
-        self.asked.pop_front()
+        self.exchanges.pop_front()
     }
 }
 
@@ -252,13 +252,13 @@ pub(crate) fn connect(
         source: Source::new(conversation.clone()),
         sockets: [Some(Socket { cell: near, anchor: near_anchor }), Some(Socket { cell: far, anchor: far_anchor })],
         directions: [Direction::default(); 2],
-        asked: VecDeque::new(),
+        exchanges: VecDeque::new(),
         served: 0,
         ends: [0; 2],
         wake_at: None,
         answers: 0,
         was_linked: false,
-        asking: PromotionAttempts::new(promote_after),
+        attempts: PromotionAttempts::new(promote_after),
         was_used: [false; 2],
         short: None,
         blocked: [false; 2],

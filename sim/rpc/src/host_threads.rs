@@ -15,7 +15,7 @@ use netacc_host::{EventLoop, LoopKind, Part, ProcessorConfig, Processors, Step, 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelperTask {
     /// Has a connection ask for a link: its number, and its identity among those that have had the number.
-    Ask { number: usize, salt: u64 },
+    Promote { number: usize, salt: u64 },
     /// Takes the oldest event of the connection manager.
     Event,
     /// Has granted a link to so many streams of peers. The grants have happened; their time is paid now.
@@ -126,7 +126,7 @@ impl HostThreads {
         self.processors.work(now, index, time);
     }
 
-    /// A thread whose time is over: now it does it. [`settle`](HostThreads::settle) comes next.
+    /// A thread whose time is over: now it does it. [`charge`](HostThreads::charge) comes next.
     pub(crate) fn poll_done(&mut self, now: Instant) -> Option<(u32, Job)> {
         let thread = self.processors.poll_done(now)?;
         let job = self.threads[thread as usize].job.take();
@@ -134,7 +134,7 @@ impl HostThreads {
     }
 
     /// The work that was done had that price.
-    pub(crate) fn settle(&mut self, now: Instant, index: u32, job: &Job, work: &Work) {
+    pub(crate) fn charge(&mut self, now: Instant, index: u32, job: &Job, work: &Work) {
         let thread = &mut self.threads[index as usize];
         thread.owed = self.processors.config().time(work, job.seed).saturating_sub(job.paid);
         if !thread.inbox.is_empty() {

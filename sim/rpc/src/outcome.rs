@@ -120,7 +120,7 @@ impl Run {
 
     /// Requests that were made and not answered.
     pub fn unanswered(&self) -> u64 {
-        self.connections.iter().map(|(_, connection)| connection.asked.len() as u64).sum()
+        self.connections.iter().map(|(_, connection)| connection.exchanges.len() as u64).sum()
     }
 
     /// Virtual time.
@@ -131,7 +131,7 @@ impl Run {
     /// Whether a client waits, for an answer or to be able to make a request.
     pub fn is_waiting(&self) -> bool {
         let now = self.cluster.now();
-        self.connections.iter().any(|(_, t)| !t.asked.is_empty() || t.source.due().is_some_and(|due| due <= now))
+        self.connections.iter().any(|(_, t)| !t.exchanges.is_empty() || t.source.due().is_some_and(|due| due <= now))
     }
 
     /// Whether everything was asked and answered.

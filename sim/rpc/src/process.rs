@@ -37,7 +37,7 @@ impl ReadyStreams {
     }
 
     /// As if a stream had something new.
-    pub(crate) fn note(&self, number: u32) {
+    pub(crate) fn mark(&self, number: u32) {
         self.list().push(number);
     }
 
@@ -219,7 +219,7 @@ const MAX_ATTEMPTS: u32 = 100;
 
 type SendCall<'a> = MemoryCall<InMemoryAnchor, Outgoing<'a>, fn() -> bool>;
 
-/// The process has polled all of its links in this turn, see [`look`].
+/// The process has polled all of its links in this turn, see [`run_process`].
 fn poll_no_link() -> bool {
     false
 }
@@ -294,7 +294,7 @@ impl End<'_> {
     }
 
     /// Something has come on the socket: what the core has there, it looks at.
-    pub(crate) fn look_at_anchor(&mut self) {
+    pub(crate) fn check_anchor(&mut self) {
         // What came by the link before the anchor moved must be seen first.
         let link = self.cell.lock(self.endpoint).link().cloned();
         if let Some(link) = link {
@@ -325,7 +325,7 @@ fn has_come(connection: Connection<'_>, call: &SendCall<'_>, wait: SendWait) -> 
 const MAX_TURNS: u32 = 16;
 
 /// One look at everything; when the endpoint wants another by itself.
-pub(crate) fn look(endpoint: &Endpoint, now: Instant) -> Option<Instant> {
+pub(crate) fn run_process(endpoint: &Endpoint, now: Instant) -> Option<Instant> {
     let mut wake = endpoint.progress(now);
     endpoint.poll(endpoint.default_cq());
     for _ in 0..MAX_TURNS {

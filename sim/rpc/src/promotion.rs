@@ -15,17 +15,17 @@ const MAX_PROMOTIONS: usize = 512;
 
 impl Run {
     /// Promotes those that are next, not more at a time than acceptors set up.
-    pub(crate) fn ask_promotions(&mut self) {
+    pub(crate) fn request_promotions(&mut self) {
         while self.tcp != Tcp::Memory || self.promotions.promoting < MAX_PROMOTIONS {
-            let Some(number) = self.promotions.unasked.pop_front() else { return };
+            let Some(number) = self.promotions.unrequested.pop_front() else { return };
             self.promotions.promoting += usize::from(self.tcp == Tcp::Memory);
-            self.ask_promotion(number);
+            self.request_promotion(number);
         }
     }
 
-    fn ask_promotion(&mut self, number: usize) {
+    fn request_promotion(&mut self, number: usize) {
         let Some(connection) = self.connections.get(number) else { return };
-        let (client, helper_task) = (connection.client as usize, HelperTask::Ask { number, salt: connection.salt });
+        let (client, helper_task) = (connection.client as usize, HelperTask::Promote { number, salt: connection.salt });
         match self.hosts[client].threads.as_mut().filter(|threads| threads.has_helper()) {
             Some(threads) => threads.send(self.cluster.now(), helper_task),
             None => self.promote(number),
@@ -43,45 +43,45 @@ impl Run {
     }
 
     /// A conversation may be on its link now: then it is another one's turn.
-    pub(crate) fn note_linked(&mut self, number: usize) {
+    pub(crate) fn handle_linked(&mut self, number: usize) {
         let Some(connection) = self.connections.get_mut(number).filter(|connection| !connection.was_linked) else {
             return;
         };
         connection.was_linked = (0..2).all(|side| connection.is_linked(&self.endpoints[connection.host(side)], side));
         if connection.was_linked && self.tcp == Tcp::Memory {
             self.promotions.promoting -= 1;
-            self.ask_promotions();
+            self.request_promotions();
         }
     }
 
     /// The client of a conversation has used it, and had so many answers: if it is on TCP it asks for a link now and then. Where
     /// TCP is in memory it has no use without a link.
-    pub(crate) fn ask_after_use(&mut self, number: usize, answers: u32) {
+    pub(crate) fn request_after_use(&mut self, number: usize, answers: u32) {
         if !self.promotions.wanted || self.tcp == Tcp::Memory {
             return;
         }
         let Some(connection) = self.connections.get_mut(number) else { return };
         let Some(socket) = &connection.sockets[0] else { return };
-        let asking = &mut connection.asking;
+        let attempts = &mut connection.attempts;
         if socket.cell.readiness().contains(Readiness::KERNEL_TX) {
             // Each request is sent, and its response received.
-            asking.operations = asking.operations.saturating_add(2 * answers);
+            attempts.operations = attempts.operations.saturating_add(2 * answers);
         }
         let now = self.cluster.now();
         let guard = socket.cell.lock(&self.endpoints[connection.client as usize]);
-        asking.linked |= guard.proto().is_linked();
+        attempts.linked |= guard.proto().is_linked();
         let may = guard.proto().may_promote();
         drop(guard);
         if !may || connection.short.is_some() && connection.is_over() {
             return;
         }
-        let asking = &mut connection.asking;
-        if std::mem::take(&mut asking.linked) {
-            asking.schedule.note_return(asking.operations);
+        let attempts = &mut connection.attempts;
+        if std::mem::take(&mut attempts.linked) {
+            attempts.schedule.record_return(attempts.operations);
         }
-        if asking.schedule.is_due(asking.operations, || now) {
-            asking.schedule.note_try(asking.operations, now, Tries::default());
-            self.ask_promotion(number);
+        if attempts.schedule.is_due(attempts.operations, || now) {
+            attempts.schedule.record_try(attempts.operations, now, Tries::default());
+            self.request_promotion(number);
         }
     }
 
@@ -97,26 +97,26 @@ impl Run {
     pub fn handle_connected(&mut self, number: u32, now: Instant) {
         self.cluster.set_now(now);
         self.wires.handle_connected(number);
-        self.note_connected(number as usize, now);
+        self.begin_connection(number as usize, now);
         let Some(client) = self.connections.get(number as usize).map(|connection| connection.client as usize) else {
             return;
         };
         if self.uses_tcp() {
-            self.hosts[client].ready.note(number);
+            self.hosts[client].ready.mark(number);
             self.turn_for_tcp(client);
         }
     }
 
     /// A connection is made: its ends may use it, and it may be promoted.
-    pub(crate) fn note_connected(&mut self, number: usize, now: Instant) {
+    pub(crate) fn begin_connection(&mut self, number: usize, now: Instant) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         if let Some(short) = &mut connection.short {
             short.connected = Some(now);
         }
-        if self.promotions.wanted && (self.tcp == Tcp::Memory || connection.asking.schedule.is_due(0, || now)) {
-            connection.asking.schedule.note_try(0, now, Tries::default());
-            self.promotions.unasked.push_back(number);
-            self.ask_promotions();
+        if self.promotions.wanted && (self.tcp == Tcp::Memory || connection.attempts.schedule.is_due(0, || now)) {
+            connection.attempts.schedule.record_try(0, now, Tries::default());
+            self.promotions.unrequested.push_back(number);
+            self.request_promotions();
         }
     }
 }

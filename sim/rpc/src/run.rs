@@ -68,7 +68,7 @@ pub(crate) struct Promotions {
     /// Operations before a connection is promoted.
     pub(crate) after: u32,
     /// Connections that are to be promoted when it is their turn.
-    pub(crate) unasked: VecDeque<usize>,
+    pub(crate) unrequested: VecDeque<usize>,
     /// Promotions that were asked for, and whose streams have not been on a link.
     pub(crate) promoting: usize,
 }
@@ -148,7 +148,7 @@ impl Run {
             promotions: Promotions {
                 wanted: config.promote,
                 after: config.stack.promote_after,
-                unasked: VecDeque::new(),
+                unrequested: VecDeque::new(),
                 promoting: 0,
             },
             nudged: Vec::new(),
@@ -170,7 +170,7 @@ impl Run {
         };
         for (host, state) in run.hosts.iter().enumerate() {
             if state.threads.as_ref().is_some_and(HostThreads::has_helper) {
-                run.cluster.hold_events(HostId(host as u32));
+                run.cluster.defer_events(HostId(host as u32));
             }
         }
         for (number, conversation) in config.conversations.iter().enumerate() {

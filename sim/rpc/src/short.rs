@@ -27,7 +27,7 @@ use crate::workload::Conversation;
 /// The tag of a stream whose socket is closed.
 const NOBODY: u32 = u32::MAX;
 /// How long a close waits for a promotion under way, and for one that it has called off: the library's figures.
-const SETTLE_PATIENCE: Duration = Duration::from_millis(200);
+const SWITCH_PATIENCE: Duration = Duration::from_millis(200);
 const CLOSE_PATIENCE: Duration = Duration::from_millis(2);
 
 impl Run {
@@ -76,7 +76,7 @@ impl Run {
             let plan = short_client.plan.one_connection(now, short_client.requests, seed);
             let number = self.open(conversation, &plan, Some(due.begun));
             if self.tcp == Tcp::Memory {
-                self.note_connected(number, now);
+                self.begin_connection(number, now);
                 ready.push(number);
             }
         }
@@ -122,7 +122,7 @@ impl Run {
         if self.tcp == Tcp::Memory {
             self.nudge_peer(number, host);
         }
-        self.settle(number);
+        self.release_if_over(number);
     }
 
     /// A client has its last answer on a connection, or will get none.
@@ -133,7 +133,7 @@ impl Run {
             return;
         };
         // Its requests that it has not made are not waited for.
-        connection.asked.clear();
+        connection.exchanges.clear();
         connection.served = 0;
         connection.source.end();
         let conversation = connection.conversation as usize;
@@ -161,7 +161,7 @@ impl Run {
     }
 
     /// Something has happened to the sockets of a connection: if both are closed and TCP is through, its number is free.
-    pub(crate) fn settle(&mut self, number: usize) {
+    pub(crate) fn release_if_over(&mut self, number: usize) {
         let Some(connection) = self.connections.get(number).filter(|connection| connection.short.is_some()) else {
             return;
         };
@@ -171,7 +171,7 @@ impl Run {
             let AnchorDelivery::Reset { to } = delivery else { continue };
             let host = hosts[usize::from(to == AnchorEnd::Second)];
             if wire.deliver(delivery) {
-                self.hosts[host].ready.note(number as u32);
+                self.hosts[host].ready.mark(number as u32);
                 self.nudge(host);
             }
         }
@@ -183,12 +183,12 @@ impl Run {
     }
 
     /// Looks at the connections whose TCP in memory was used by endpoints.
-    pub(crate) fn settle_all(&mut self) {
+    pub(crate) fn release_all_over(&mut self) {
         while let Some(number) = self.used.take() {
             if let Some(connection) = self.connections.get(number as usize) {
-                connection.wire.look();
+                connection.wire.reset_use();
             }
-            self.settle(number as usize);
+            self.release_if_over(number as usize);
         }
     }
 }
@@ -208,7 +208,7 @@ fn close(endpoint: &Endpoint, socket: &mut Socket, waited: Duration) -> bool {
     guard.change(|stream| stream.withdraw());
     if guard.proto().awaits_switch() {
         guard.change(|stream| stream.progress_anchor(false));
-        if guard.proto().awaits_switch() && waited < SETTLE_PATIENCE {
+        if guard.proto().awaits_switch() && waited < SWITCH_PATIENCE {
             return false;
         }
     } else if guard.proto().phase() == Phase::Promoting {

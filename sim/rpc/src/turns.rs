@@ -10,11 +10,11 @@ use netacc_rnic::Packet;
 use crate::config::Tcp;
 use crate::connection::Exchange;
 use crate::measured::{ns, Sample};
-use crate::process::{look, Broken};
+use crate::process::{run_process, Broken};
 use crate::run::{Due, Run};
 
 /// Polls in a row at most, each because the one before has brought something. Arbitrary: bounds a loop that must end by itself.
-const MAX_LOOKS: u32 = 1000;
+const MAX_POLLS: u32 = 1000;
 
 impl Run {
     /// Has every client begin. Once, at the beginning of time.
@@ -34,24 +34,24 @@ impl Run {
         let host = hosts[side];
         let serial = connection.salt;
         if let Some(mut end) = connection.end(&self.endpoints[host], side) {
-            end.look_at_anchor();
+            end.check_anchor();
             self.cluster.note_tcp(&[serial + side as u64, end.unread()]);
         }
         let waits = std::mem::take(&mut connection.blocked[1 - side]);
         self.interrupt(host, number, now);
         self.turn_for_tcp(host);
         if waits {
-            self.hosts[hosts[1 - side]].ready.note(number);
+            self.hosts[hosts[1 - side]].ready.mark(number);
             self.turn_for_tcp(hosts[1 - side]);
         }
-        self.settle(number as usize);
+        self.release_if_over(number as usize);
     }
 
     /// The host's NIC reports what TCP has brought for a connection: at once, or by an interrupt that comes later.
     fn interrupt(&mut self, host: usize, number: u32, now: Instant) {
         let state = &mut self.hosts[host];
         if state.interrupts == Interrupts::default() {
-            return state.ready.note(number);
+            return state.ready.mark(number);
         }
         let Interrupts { delay, interval } = state.interrupts;
         let soonest = now + delay;
@@ -102,16 +102,16 @@ impl Run {
     /// The process of a host polls its device and does what it can; and, while a connection of its has not been
     /// promoted, so does the other end, as the anchor's bytes take no time, and then this one again.
     fn turn(&mut self, host: usize) {
-        let peers = self.look(host);
+        let peers = self.run_process(host);
         for peer in &peers {
-            self.look(*peer);
+            self.run_process(*peer);
         }
         if !peers.is_empty() {
-            self.look(host);
+            self.run_process(host);
         }
-        for _ in 0..MAX_LOOKS {
+        for _ in 0..MAX_POLLS {
             let Some(host) = self.nudged.pop() else { break };
-            self.look(host);
+            self.run_process(host);
             self.rewoken.push(host as u32);
         }
     }
@@ -120,7 +120,7 @@ impl Run {
     pub(crate) fn nudge_peer(&mut self, number: usize, host: usize) {
         let Some(connection) = self.connections.get(number) else { return };
         let peer = connection.host(usize::from(host == connection.client as usize));
-        self.hosts[peer].ready.note(number as u32);
+        self.hosts[peer].ready.mark(number as u32);
         self.nudge(peer);
     }
 
@@ -132,11 +132,11 @@ impl Run {
     }
 
     /// One process. Returns the hosts at the other end of those connections that are on their way to a link.
-    fn look(&mut self, host: usize) -> Vec<usize> {
+    fn run_process(&mut self, host: usize) -> Vec<usize> {
         let now = self.cluster.now();
         let mut peers = Vec::new();
-        for _ in 0..MAX_LOOKS {
-            let wake = look(&self.endpoints[host], now);
+        for _ in 0..MAX_POLLS {
+            let wake = run_process(&self.endpoints[host], now);
             let mut ready = self.hosts[host].ready.take();
             self.take_due(host, now, &mut ready);
             for number in &ready {
@@ -149,12 +149,12 @@ impl Run {
                 }
                 peers.extend(self.unlinked_peer(*number, host));
                 if self.promotions.wanted {
-                    self.note_linked(*number);
+                    self.handle_linked(*number);
                 }
             }
             self.send_helper(host, now);
             self.work(host, now);
-            self.settle_all();
+            self.release_all_over();
             let wake_at = self.hosts[host].timers.peek().map(|Reverse((at, _))| *at);
             self.hosts[host].wake = wake.into_iter().chain(wake_at).min();
             if ready.is_empty() {
@@ -279,7 +279,7 @@ impl Run {
     fn make_requests(&mut self, number: usize, now: Instant) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let host = connection.client as usize;
-        connection.ask(now);
+        connection.make_requests(now);
         connection.write(&self.endpoints[host], 0, connection.ends[0], now);
         if connection.is_open && connection.is_over() {
             connection.is_open = false;
@@ -290,6 +290,6 @@ impl Run {
             connection.wake_at = Some(due);
             self.hosts[host].timers.push(Reverse((due, Due::Request(number))));
         }
-        self.ask_after_use(number, answers);
+        self.request_after_use(number, answers);
     }
 }

@@ -22,7 +22,7 @@ impl Run {
             if let Some((thread, job)) = threads.poll_done(now) {
                 let work = self.finish(host, &job, now);
                 if let Some(threads) = &mut self.hosts[host].threads {
-                    threads.settle(now, thread, &job, &work);
+                    threads.charge(now, thread, &job, &work);
                 }
                 continue;
             }
@@ -59,7 +59,7 @@ impl Run {
             served: after.served.saturating_sub(before.served),
         };
         let work = self.price(number, host, &job.step, moves);
-        self.note_used(number, host, moves);
+        self.record_used(number, host, moves);
         work
     }
 
@@ -67,7 +67,7 @@ impl Run {
     pub(crate) fn send_helper(&mut self, host: usize, now: Instant) {
         let HostState { threads, granted: before, .. } = &mut self.hosts[host];
         let Some(threads) = threads.as_mut().filter(|threads| threads.has_helper()) else { return };
-        if self.cluster.held_event(HostId(host as u32)).is_some() && !threads.is_sent(HelperTask::Event) {
+        if self.cluster.deferred_event(HostId(host as u32)).is_some() && !threads.is_sent(HelperTask::Event) {
             threads.send(now, HelperTask::Event);
         }
         let granted = self.endpoints[host].counters().opens_accepted.load(Ordering::Relaxed);
@@ -79,9 +79,9 @@ impl Run {
 
     fn price_helper_task(&self, host: usize, helper_task: HelperTask) -> Work {
         match helper_task {
-            HelperTask::Ask { .. } => Work { promotions: 1, ..Work::default() },
+            HelperTask::Promote { .. } => Work { promotions: 1, ..Work::default() },
             HelperTask::Event => {
-                let links = self.cluster.held_event(HostId(host as u32)).is_some_and(|makes_link| makes_link);
+                let links = self.cluster.deferred_event(HostId(host as u32)).is_some_and(|makes_link| makes_link);
                 Work { links: u32::from(links), ..Work::default() }
             }
             HelperTask::Grant(count) => Work { promotions: count, ..Work::default() },
@@ -90,7 +90,7 @@ impl Run {
 
     fn run_helper_task(&mut self, host: usize, helper_task: HelperTask) {
         match helper_task {
-            HelperTask::Ask { number, salt } => {
+            HelperTask::Promote { number, salt } => {
                 let same = self
                     .connections
                     .get(number)
@@ -143,7 +143,7 @@ impl Run {
     }
 
     /// The moved bytes have been paid for.
-    fn note_used(&mut self, number: usize, host: usize, moves: Moves) {
+    fn record_used(&mut self, number: usize, host: usize, moves: Moves) {
         if let Some(connection) = self.connections.get_mut(number).filter(|_| moves.read + moves.written > 0) {
             connection.was_used[usize::from(host != connection.client as usize)] = true;
         }

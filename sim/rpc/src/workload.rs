@@ -211,7 +211,7 @@ pub(crate) struct Request {
 pub(crate) struct Source {
     plan: Conversation,
     rng: SplitMix64,
-    asked: u64,
+    made: u64,
     /// When requests are due: of a closed loop those that are not waiting for an answer, else the next one.
     due: BinaryHeap<Reverse<Instant>>,
 }
@@ -219,7 +219,7 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn new(plan: Conversation) -> Source {
         let rng = SplitMix64::new(plan.seed);
-        let mut source = Source { plan, rng, asked: 0, due: BinaryHeap::new() };
+        let mut source = Source { plan, rng, made: 0, due: BinaryHeap::new() };
         match source.plan.arrival {
             Arrival::Closed { depth, .. } => (0..depth).for_each(|_| source.plan_for(source.plan.start)),
             Arrival::Open { interval } => {
@@ -233,15 +233,15 @@ impl Source {
 
     /// When the next request is due. `None` until an answer comes, or for ever.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.due.peek().map(|Reverse(at)| *at).filter(|_| self.plan.count.is_none_or(|most| self.asked < most))
+        self.due.peek().map(|Reverse(at)| *at).filter(|_| self.plan.count.is_none_or(|most| self.made < most))
     }
 
     /// The next request, if it is due.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Request> {
         let due = self.due().filter(|at| *at <= now)?;
         self.due.pop();
-        let number = self.asked as usize;
-        self.asked += 1;
+        let number = self.made as usize;
+        self.made += 1;
         if let Arrival::Trace(all) = &self.plan.arrival {
             let Recorded { request_bytes, response_bytes, .. } = *all.get(number)?;
             self.plan_recorded();
@@ -256,7 +256,7 @@ impl Source {
                 due
             }
             // A connection that could not be used in time made its first requests late, and they have waited.
-            Arrival::Closed { depth, .. } if self.asked <= u64::from(depth) => due,
+            Arrival::Closed { depth, .. } if self.made <= u64::from(depth) => due,
             _ => now,
         };
         Some(Request { begun, request_bytes, response_bytes })
@@ -283,7 +283,7 @@ impl Source {
 
     fn plan_recorded(&mut self) {
         if let Arrival::Trace(all) = &self.plan.arrival {
-            if let Some(next) = all.get(self.asked as usize) {
+            if let Some(next) = all.get(self.made as usize) {
                 let at = next.at.max(self.plan.start);
                 self.plan_for(at);
             }

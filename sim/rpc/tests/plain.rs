@@ -30,7 +30,7 @@ fn run(hosts: u32, costs: Costs, conversations: Vec<Conversation>, link: LinkCon
 
 // Breaks if the core sends or waits for anything more than a request and its response: the time can be computed by hand.
 #[test]
-fn a_round_trip_takes_what_its_parts_take() {
+fn a_round_trip_takes_the_sum_of_its_parts() {
     let ns = Duration::from_nanos;
     let costs = Costs {
         doorbell: ns(100),

@@ -211,7 +211,7 @@ fn each_link_takes_the_helpers_time_at_each_end() {
 
 // Breaks if links are made beside the application where it needs the same core, or slow it where there is another one.
 #[test]
-fn who_makes_links_slows_the_application_on_one_core() {
+fn making_links_slows_the_application_on_one_core() {
     // One connection that lasts, and after a while another one, which is promoted when it is made.
     let late = Arrival::Open { interval: Pause::Fixed(ns(3_000_000)) };
     let visit = Conversation {
@@ -236,7 +236,7 @@ fn who_makes_links_slows_the_application_on_one_core() {
 
 // Breaks if links that were made before a run take time in it, or links that are made in it take none.
 #[test]
-fn what_was_made_before_the_run_takes_no_time() {
+fn links_made_before_the_run_take_no_time() {
     let us = Duration::from_micros;
     let nic = NicConfig {
         commands: CommandTimes { create_queue_pair: us(500), ..CommandTimes::default() },

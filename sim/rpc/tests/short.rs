@@ -128,7 +128,7 @@ fn a_run_is_the_same_twice() {
 // Breaks if devices and helper threads that take their time hold up more than links, let a connection ask that has the number of
 // another one before it, or make a run depend on anything but its configuration.
 #[test]
-fn who_is_closed_before_it_has_a_link_is_none_the_worse() {
+fn closing_a_connection_before_its_link_exists_is_harmless() {
     let commands = CommandTimes {
         create_queue_pair: us(200),
         connect_queue_pair: us(600),

@@ -133,10 +133,10 @@ impl Recording {
     /// A file that cannot be written.
     pub fn tick(&mut self, run: &mut Run, now: Instant) -> Result<Verdict, FinishError> {
         for sample in run.take_samples() {
-            self.note(&sample).map_err(|e| FinishError::Io(self.folder.join(SAMPLES), e))?;
+            self.record(&sample).map_err(|e| FinishError::Io(self.folder.join(SAMPLES), e))?;
         }
         for connection in run.take_connections() {
-            self.note_short(&connection).map_err(|e| FinishError::Io(self.folder.join(CONNECTIONS), e))?;
+            self.record_short(&connection).map_err(|e| FinishError::Io(self.folder.join(CONNECTIONS), e))?;
         }
         for (out, name) in [(&mut self.samples, SAMPLES), (&mut self.connections, CONNECTIONS)] {
             if let Some(out) = out {
@@ -240,7 +240,7 @@ impl Recording {
         text.and_then(|text| fs::write(&path, text)).map_err(|e| FinishError::Io(path, e))
     }
 
-    fn note(&mut self, sample: &Sample) -> io::Result<()> {
+    fn record(&mut self, sample: &Sample) -> io::Result<()> {
         let number = self.ends.partition_point(|end| *end <= sample.conversation as usize);
         let Some(group) = self.groups.get_mut(number) else { return Ok(()) };
         let latency_ns = sample.end.saturating_since(sample.begun).as_nanos() as u64;
@@ -258,7 +258,7 @@ impl Recording {
         writeln!(out, "{},{latency_ns},{number},{conversation},{request_bytes},{response_bytes}", end.as_nanos())
     }
 
-    fn note_short(&mut self, connection: &ShortConnection) -> io::Result<()> {
+    fn record_short(&mut self, connection: &ShortConnection) -> io::Result<()> {
         let ShortConnection { conversation, begun, connected, end, answered, failed, promoted } = *connection;
         let number = self.ends.partition_point(|end| *end <= conversation as usize);
         let Some(short) = self.groups.get_mut(number).and_then(|group| group.short.as_mut()) else { return Ok(()) };

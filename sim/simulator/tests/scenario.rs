@@ -86,7 +86,7 @@ fn unknown_keys_are_refused() {
 // Breaks if an invalid value gets as far as the simulator.
 #[test]
 fn invalid_values_are_refused() {
-    for (path, value, says) in [
+    for (path, value, message) in [
         ("/network/links/0/b", 7, "a link joins a node"),
         ("/network/links/0/rate_bps", 0, "no rate"),
         ("/network/links/0/loss_ppm", 1_000_001, "loses too much"),
@@ -101,7 +101,7 @@ fn invalid_values_are_refused() {
         let mut scenario = smallest();
         *scenario.pointer_mut(path).expect(path) = value.into();
         let refused = parse(&scenario).expect_err(path);
-        assert!(refused.contains(says), "{path}: {refused}");
+        assert!(refused.contains(message), "{path}: {refused}");
     }
     let mut scenario = smallest();
     scenario["groups"][0]["clients"][0]["server"] = 0.into();

@@ -108,7 +108,7 @@ def parse(text: str) -> Counters:
     )
 
 
-def ask(pid: int) -> Counters | None:
+def query(pid: int) -> Counters | None:
     """The counters of one process; None when it does not answer (gone, or not accelerated)."""
     command = [str(binaries() / "netacc_ss"), "-p", str(pid), "-s", "all", "--json"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -125,7 +125,7 @@ def totals(process: Process) -> Counters:
 def sum_of(pids: Iterable[int]) -> Counters:
     total = Counters()
     for pid in pids:
-        if counters := ask(pid):
+        if counters := query(pid):
             total.add(counters)
     return total
 
@@ -140,7 +140,7 @@ def last_of(process: Process, *, until: Process | None = None) -> Counters:
     while (until or process).poll() is None:
         time.sleep(0.02)  # leaves the processor to the watched process
         for member in process.family():
-            if counters := ask(member.pid):
+            if counters := query(member.pid):
                 seen[member.pid] = counters
     total = Counters()
     for counters in seen.values():

@@ -37,7 +37,7 @@ class Lab:
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     def start(
         self,
@@ -137,9 +137,9 @@ class Lab:
         shutil.chown(folder, owner)
         return folder
 
-    def note(self, text: str) -> None:
+    def remark(self, text: str) -> None:
         """Something to read when the test fails."""
-        self.notes.append(text)
+        self.remarks.append(text)
 
     def close(self) -> None:
         """Stop everything, the last first."""
@@ -149,13 +149,13 @@ class Lab:
     def report(self) -> list[tuple[str, str]]:
         """Title and text of each part of a failure's report."""
         parts = [(started.name, started.report()) for started in self.processes]
-        if self.notes:
-            parts.insert(0, ("counters", "\n".join(self.notes)))
+        if self.remarks:
+            parts.insert(0, ("counters", "\n".join(self.remarks)))
         return parts
 
     def expect_link(self, seen: Counters, *, who: str, payload_bytes: int, share: float) -> None:
         """The payload, all of it, was counted, and at least that share of it went over the link."""
-        self.note(f"{who}: {seen.describe()}")
+        self.remark(f"{who}: {seen.describe()}")
         assert seen.all_bytes >= payload_bytes, (
             f"{who} counted {seen.all_bytes} bytes, but {payload_bytes} bytes of payload were moved"
         )
@@ -166,7 +166,7 @@ class Lab:
 
     def expect_tcp(self, seen: Counters, *, who: str, payload_bytes: int = 0) -> None:
         """Everything stayed on TCP, was counted, and a reason was given."""
-        self.note(f"{who}: {seen.describe()}")
+        self.remark(f"{who}: {seen.describe()}")
         assert seen.link_bytes == 0, f"{who} moved {seen.link_bytes} bytes over a link that cannot exist"
         assert seen.all_bytes >= payload_bytes, (
             f"{who} counted {seen.all_bytes} bytes, but {payload_bytes} bytes of payload were moved"

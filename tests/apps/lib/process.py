@@ -84,7 +84,7 @@ class Process:
             assert time.monotonic() < deadline, f"{self.name} did not print {start!r} in {timeout_s} s"
             time.sleep(0.01)
 
-    def say(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         """One line to its standard input (for processes started with `interactive=True`)."""
         assert self.popen.stdin
         self.popen.stdin.write(line + "\n")

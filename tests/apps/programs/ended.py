@@ -69,10 +69,10 @@ class Pipe:
     def __init__(self, reads: int, writes: int) -> None:
         self.reads, self.writes = reads, writes
 
-    def say(self, text: str) -> None:
+    def send_line(self, text: str) -> None:
         os.write(self.writes, text.encode() + b"\n")
 
-    def hear(self) -> str:
+    def receive_line(self) -> str:
         line = b""
         while not line.endswith(b"\n"):
             byte = os.read(self.reads, 1)
@@ -88,10 +88,10 @@ class Pipe:
 def serve(pipe: Pipe) -> None:
     """Obeys the observed process until it is killed, or ordered to exit."""
     listener = socket.create_server(("127.0.0.1", 0))
-    pipe.say(f"{os.getpid()} {listener.getsockname()[1]}")
+    pipe.send_line(f"{os.getpid()} {listener.getsockname()[1]}")
     connection: socket.socket | None = None
     while True:
-        command, *arguments = pipe.hear().split()
+        command, *arguments = pipe.receive_line().split()
         if command == "exit":
             os._exit(0)
         elif command == "accept":
@@ -102,7 +102,7 @@ def serve(pipe: Pipe) -> None:
             assert connection is not None
             ACTIONS[command](connection)
         if command != "echo":
-            pipe.say("done")
+            pipe.send_line("done")
 
 
 def echo(connection: socket.socket) -> None:
@@ -141,7 +141,7 @@ def start_peers(pipe: Pipe) -> None:
                 os._exit(NO_MORE)
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == NO_MORE:
             os._exit(0)
-        pipe.say("ended")
+        pipe.send_line("ended")
 
 
 # ---- the observed side ------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ class Side:
 
     def peer(self, *commands: str) -> None:
         for command in commands:
-            self.pipe.say(command)
-            assert self.pipe.hear() == "done"
+            self.pipe.send_line(command)
+            assert self.pipe.receive_line() == "done"
 
     def end_peer(self, how: str) -> None:
         # Bytes that were unread on a link are sent again in the kernel as the process ends.
@@ -176,8 +176,8 @@ class Side:
         if how == "kill":
             os.kill(self.pid, signal.SIGKILL)
         else:
-            self.pipe.say("exit")
-        assert self.pipe.hear() == "ended"
+            self.pipe.send_line("exit")
+        assert self.pipe.receive_line() == "ended"
         self.peer_lives = False
         # A library may get the event later than the kernel. `poll` waits for it.
         poll = select.poll()
@@ -186,7 +186,7 @@ class Side:
 
     def open(self, role: str, rounds: int) -> None:
         if not self.peer_lives:
-            self.pid, self.port = map(int, self.pipe.hear().split())
+            self.pid, self.port = map(int, self.pipe.receive_line().split())
             self.peer_lives = True
         if role == "client":
             self.connection = socket.create_connection(("127.0.0.1", self.port))
@@ -204,7 +204,7 @@ class Side:
     def warm(self, rounds: int) -> None:
         """Uses the connection until both directions are on a link; at most so often."""
         self.s.settimeout(PATIENCE)
-        self.pipe.say("echo")
+        self.pipe.send_line("echo")
         still = 0
         for _ in range(rounds):
             before = kernel_carried(self.s.fileno())
@@ -221,7 +221,7 @@ class Side:
         self.s.sendall(byte)
         assert self.s.recv(1) == byte
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Lets the peer's acknowledgements arrive, which kernels may delay."""
         until = time.monotonic() + TRANSIENT
         while time.monotonic() < until:
@@ -370,8 +370,8 @@ def queued(side: Side, request: int) -> int | str:
     return "many" if count > MANY else int(count)
 
 
-def named(ask: Callable[[], tuple[str, int]]) -> str:
-    return "same" if ask()[0] == "127.0.0.1" else "other"
+def named(query: Callable[[], tuple[str, int]]) -> str:
+    return "same" if query()[0] == "127.0.0.1" else "other"
 
 
 #: Each is also called first, on a connection of its own.
@@ -403,7 +403,7 @@ OBSERVERS: dict[str, Callable[[Side], object]] = {
 def observed(side: Side, names: list[str]) -> Iterator[str]:
     for name in names:
         yield f"{name}={outcome(lambda name=name: OBSERVERS[name](side))}"  # type: ignore[misc]
-        side.settle()
+        side.wait_until_idle()
 
 
 def main(ending: str, role: str, rounds: int) -> None:
@@ -420,7 +420,7 @@ def main(ending: str, role: str, rounds: int) -> None:
         side.open(role, rounds)
         for step in ENDINGS[ending]:
             step(side)
-            side.settle()
+            side.wait_until_idle()
         names = [first, *(name for name in order if name != first), "state", "getpeername", "poll"]
         print(" ".join(observed(side, names)), flush=True)
         side.close()

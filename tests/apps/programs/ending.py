@@ -30,7 +30,7 @@ def hold(port: int) -> None:
 
 def leave(port: int, handled: str) -> None:
     peer = socket.create_connection(("127.0.0.1", port))
-    told = os.open(handled, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK)
+    wakeup = os.open(handled, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK)
     for number in SIGNALS:
         # The interpreter's own handler, in C, writes at once; this one would run later.
         signal.signal(number, lambda *_: None)
@@ -39,7 +39,7 @@ def leave(port: int, handled: str) -> None:
         assert peer.recv(1) == b"x"
         print(line, flush=True)
     peer.sendall(b"unread")
-    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     os._exit(STATUS)
 
 

@@ -100,7 +100,7 @@ def in_turns(connection: socket.socket) -> None:
     finish(connection)
 
 
-def held_unused(connection: socket.socket) -> None:
+def kept_unused(connection: socket.socket) -> None:
     """A child holds the connection all the time, as Redis's does while it saves, and never uses it."""
     serve(connection, BEFORE)
     end = os.pipe()
@@ -187,7 +187,7 @@ def go_on(words: list[str]) -> None:
 SCENARIOS = {
     function.__name__: function
     for function in (
-        *(handed_over, handed_over_late, handed_over_twice, in_turns, held_unused, last_one_ends),
+        *(handed_over, handed_over_late, handed_over_twice, in_turns, kept_unused, last_one_ends),
         *(replaced, started, passed),
     )
 }

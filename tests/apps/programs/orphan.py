@@ -38,9 +38,9 @@ def own(options: argparse.Namespace) -> None:
         position += len(peer.recv(min(CHUNK, options.pause_after - position)))
     print("paused", flush=True)
     sys.stdin.readline()
-    alive, held = os.pipe()
+    alive, lifeline = os.pipe()
     if os.fork() == 0:
-        os.close(held)
+        os.close(lifeline)
         inherit(peer, position, pattern, alive)
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -22,11 +22,11 @@ void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 void __libc_free(void *);
 
-static atomic_flag held = ATOMIC_FLAG_INIT;
+static atomic_flag locked = ATOMIC_FLAG_INIT;
 
-static void hold(void)
+static void lock(void)
 {
-    while (atomic_flag_test_and_set(&held))
+    while (atomic_flag_test_and_set(&locked))
         sched_yield();
     /* A thread that is not the program's holds it for most of its time. */
     if (gettid() != getpid())
@@ -36,31 +36,31 @@ static void hold(void)
 
 static void *released(void *result)
 {
-    atomic_flag_clear(&held);
+    atomic_flag_clear(&locked);
     return result;
 }
 
 void *malloc(size_t size)
 {
-    hold();
+    lock();
     return released(__libc_malloc(size));
 }
 
 void *calloc(size_t count, size_t size)
 {
-    hold();
+    lock();
     return released(__libc_calloc(count, size));
 }
 
 void *realloc(void *old, size_t size)
 {
-    hold();
+    lock();
     return released(__libc_realloc(old, size));
 }
 
 void *memalign(size_t alignment, size_t size)
 {
-    hold();
+    lock();
     return released(__libc_memalign(alignment, size));
 }
 
@@ -77,7 +77,7 @@ int posix_memalign(void **result, size_t alignment, size_t size)
 
 void free(void *old)
 {
-    hold();
+    lock();
     __libc_free(old);
     released(NULL);
 }

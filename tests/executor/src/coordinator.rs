@@ -157,7 +157,7 @@ impl Run<'_> {
             let len = steps[index..].iter().take_while(|s| s.p == step.p && !is_ours(&s.op)).take(BATCH).count();
             let expected = |i: usize| self.job.expect.as_ref().and_then(|t| t.outcomes.get(i).cloned());
             let batch = (index..index + len).map(|i| (i, steps[i].clone(), expected(i))).collect();
-            match self.ask(step.p, Request::Run(batch)) {
+            match self.exchange(step.p, Request::Run(batch)) {
                 Ok(Some(reply)) => self.record(reply),
                 Ok(None) => {}
                 Err(halt) => {
@@ -181,14 +181,14 @@ impl Run<'_> {
 
     fn reset(&mut self) -> Result<(), Halt> {
         for p in 0..self.at.len() as u8 {
-            if let Some(reply) = self.ask(p, Request::Reset)? {
+            if let Some(reply) = self.exchange(p, Request::Reset)? {
                 self.record(reply);
             }
         }
         Ok(())
     }
 
-    fn ask(&mut self, p: u8, request: Request) -> Result<Option<Reply>, Halt> {
+    fn exchange(&mut self, p: u8, request: Request) -> Result<Option<Reply>, Halt> {
         self.perform(p, Order::Ask { p, request })
     }
 
@@ -219,7 +219,7 @@ impl Run<'_> {
                 self.at.push(self.at.get(usize::from(p)).copied().unwrap_or(0));
                 Ok(first(self.perform(p, Order::Fork { p, child: *child })?).unwrap_or_else(gone))
             }
-            Op::Exec => match self.ask(p, Request::Exec)? {
+            Op::Exec => match self.exchange(p, Request::Exec)? {
                 None => Ok(gone()),
                 reply => Ok(first(reply).unwrap_or_default()),
             },
@@ -227,7 +227,7 @@ impl Run<'_> {
                 None => Ok(gone()),
                 reply => Ok(first(reply).unwrap_or_default()),
             },
-            Op::Exit => self.ask(p, Request::Exit).map(|_| Outcome::default()),
+            Op::Exit => self.exchange(p, Request::Exit).map(|_| Outcome::default()),
             Op::Kill => self.perform(p, Order::Kill { p }).map(|_| Outcome::default()),
             _ => Ok(Outcome::skipped("unknown")),
         }
@@ -241,14 +241,14 @@ impl Run<'_> {
         let slowness = self.settings.world.slowness;
         let (mut seen, mut round, begun) = (None, 0, Instant::now());
         while round < rounds || (far && !kernel_only && rounds > 0 && begun.elapsed() < FAR_WARM_MOST * slowness) {
-            let asked = [
+            let requests = [
                 (p, Request::Warm { s, receive: false, send: true }),
                 (q, Request::Warm { s: peer, receive: true, send: true }),
                 (p, Request::Warm { s, receive: true, send: false }),
             ];
             let mut counts = Vec::new();
-            for (process, request) in asked {
-                let kernel = self.ask(process, request)?.map_or(u64::MAX, |r| r.kernel_bytes);
+            for (process, request) in requests {
+                let kernel = self.exchange(process, request)?.map_or(u64::MAX, |r| r.kernel_bytes);
                 if kernel == u64::MAX {
                     return Ok(Outcome::error("warm failed"));
                 }

@@ -128,7 +128,7 @@ impl Host {
         let answer = match order {
             Order::Begin(processes) => return self.begin(&processes),
             Order::End { whole } => return self.end(whole),
-            Order::Ask { p, request } => self.ask(p, &request, None).map(|(reply, _)| reply),
+            Order::Ask { p, request } => self.exchange(p, &request, None).map(|(reply, _)| reply),
             Order::Fork { p, child } => self.fork(p, child),
             Order::Pass { p, s, q, to } => self.pass((p, s), (q, to)),
             Order::Kill { p } => {
@@ -195,7 +195,7 @@ impl Host {
     }
 
     /// Sends a request to a worker and waits.
-    fn ask(&mut self, p: u8, request: &Request, beside: Option<Fd>) -> Answer {
+    fn exchange(&mut self, p: u8, request: &Request, beside: Option<Fd>) -> Answer {
         let Some((_, handle)) = self.working.get(&p) else { return Err(Silence::Gone) };
         if handle.channel.send(request, beside).is_err() {
             self.gone(p);
@@ -240,7 +240,7 @@ impl Host {
     }
 
     fn fork(&mut self, p: u8, child: u8) -> Result<Reply, Silence> {
-        let (reply, channel) = self.ask(p, &Request::Fork, None)?;
+        let (reply, channel) = self.exchange(p, &Request::Fork, None)?;
         let host = self.working.get(&p).map_or(0, |(host, _)| *host);
         if let Some(fd) = channel {
             let handle = Handle { pid: reply.pid, channel: Channel { fd }, pooled: false };
@@ -251,10 +251,10 @@ impl Host {
 
     fn pass(&mut self, (p, s): (u8, u32), (q, to): (u8, u32)) -> Result<Reply, Silence> {
         let Ok((a, b)) = sys::packet_pair() else { return Ok(Reply::of(Outcome::error("no pair"))) };
-        let given = self.ask(p, &Request::Give { s }, Some(a));
+        let given = self.exchange(p, &Request::Give { s }, Some(a));
         let result = given.and_then(|(reply, _)| match reply.end {
             Some((c, side)) if reply.outcomes.iter().all(|(_, o)| o.errno.is_none()) => {
-                match self.ask(q, &Request::Take { to, c, side }, Some(b)) {
+                match self.exchange(q, &Request::Take { to, c, side }, Some(b)) {
                     Err(Silence::Gone) => Ok(reply),
                     taken => taken.map(|(reply, _)| reply),
                 }

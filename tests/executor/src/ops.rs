@@ -33,7 +33,7 @@ use readiness::{close_instance, dup_instance, epoll_ctl, epoll_wait, poll};
 /// The same after a step has timed out: consequences of a difference need not be waited for.
 const IMPATIENCE: Duration = Duration::from_millis(10);
 /// The time between two polls where no wait is possible.
-const LOOK_AGAIN: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// For the running program; read from the ledger with each step.
 static IN_VAIN: AtomicBool = AtomicBool::new(false);
@@ -88,7 +88,7 @@ pub(crate) fn outcome(result: io::Result<i64>) -> Outcome {
 }
 
 /// Records the kernel's own count of delivered bytes, before a descriptor goes.
-pub(crate) fn note_kernel(ledger: &Ledger, slot: &Slot) {
+pub(crate) fn record_kernel(ledger: &Ledger, slot: &Slot) {
     if let (Some((c, side)), Some(bytes)) = (slot.end, sys::kernel_received(slot.fd)) {
         ledger.directions[c as usize][usize::from(1 - side)].kernel.fetch_max(bytes, Ordering::SeqCst);
     }

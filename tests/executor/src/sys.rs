@@ -514,7 +514,7 @@ pub(crate) fn misuse(fd: Fd, call: Misuse, bad: *mut c_void) -> io::Result<usize
         message.msg_iovlen = iov.len() as _;
         message
     };
-    let (wait, look) = (libc::MSG_DONTWAIT, libc::MSG_DONTWAIT | libc::MSG_PEEK);
+    let (wait, peek) = (libc::MSG_DONTWAIT, libc::MSG_DONTWAIT | libc::MSG_PEEK);
     let mut name: libc::sockaddr_storage = unsafe_zeroed();
     let name: *mut libc::sockaddr = (&raw mut name).cast();
     let mut negative = libc::socklen_t::MAX;
@@ -533,14 +533,14 @@ pub(crate) fn misuse(fd: Fd, call: Misuse, bad: *mut c_void) -> io::Result<usize
             Misuse::SendtoName => libc::sendto(fd, good, 0, 0, bad.cast(), 16),
             Misuse::SendtoLength => libc::sendto(fd, good, 1, 0, name, 1000),
             Misuse::Recv => libc::recv(fd, bad, LEN, wait),
-            Misuse::Peek => libc::recv(fd, bad, LEN, look),
+            Misuse::Peek => libc::recv(fd, bad, LEN, peek),
             Misuse::Read => libc::read(fd, bad, LEN),
             Misuse::ReadvElement => libc::readv(fd, after_none.as_ptr(), 2),
             Misuse::ReadvVector => libc::readv(fd, bad.cast(), 2),
             Misuse::RecvmsgHeader => libc::recvmsg(fd, bad.cast(), wait),
             Misuse::RecvmsgElement => libc::recvmsg(fd, &mut header(&mut after_none), wait),
-            Misuse::RecvfromLength => libc::recvfrom(fd, good, 1, look, name, bad.cast()),
-            Misuse::RecvfromNegative => libc::recvfrom(fd, good, 1, look, name, &mut negative),
+            Misuse::RecvfromLength => libc::recvfrom(fd, good, 1, peek, name, bad.cast()),
+            Misuse::RecvfromNegative => libc::recvfrom(fd, good, 1, peek, name, &mut negative),
             Misuse::Fionread => libc::ioctl(fd, libc::FIONREAD, bad) as isize,
             Misuse::GetValue => libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, bad, &mut len) as isize,
             Misuse::SetValue => libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, bad, len) as isize,

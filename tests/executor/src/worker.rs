@@ -86,7 +86,7 @@ impl Worker {
     /// Serves until the channel ends. Never returns to the coordinator's code.
     pub(crate) fn run(self: Arc<Self>) -> ! {
         sys::handle_signals();
-        self.process.world.settle();
+        self.process.world.apply_patience();
         while let Ok(Some((request, beside))) = self.channel.receive::<Request>() {
             let reply = self.answer(request, beside);
             let (reply, attached) = match reply {
@@ -183,11 +183,11 @@ impl Worker {
     }
 
     fn take_in_background(self: &Arc<Self>, index: usize, number: u32, op: Op, expect: Option<Outcome>) {
-        let ((tell, result), (tell_tid, tid)) = (channel(), channel());
+        let ((report, result), (send_tid, tid)) = (channel(), channel());
         let worker = self.clone();
         let thread = std::thread::Builder::new().stack_size(256 * 1024).spawn(move || {
-            let _ = tell_tid.send(sys::thread());
-            let _ = tell.send(ops::run(&worker.process, &op, expect.as_ref()));
+            let _ = send_tid.send(sys::thread());
+            let _ = report.send(ops::run(&worker.process, &op, expect.as_ref()));
         });
         if let (Ok(thread), Ok(tid)) = (thread, tid.recv()) {
             locked(&self.background).insert(number, Background { index, result, thread, tid });
@@ -277,7 +277,7 @@ impl Worker {
         let left = std::mem::take(&mut *locked(&self.background));
         let slots = std::mem::take(&mut *self.process.slots());
         for slot in slots.sockets.values() {
-            ops::note_kernel(self.process.ledger, slot);
+            ops::record_kernel(self.process.ledger, slot);
             if !left.is_empty() {
                 // A thread that still waits there must return.
                 let _ = sys::shutdown(slot.fd, libc::SHUT_RDWR);

@@ -52,7 +52,7 @@ impl World {
     }
 
     /// Sets [`patience`] and [`join_patience`], in a process that is a worker from now on.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn apply_patience(&self) {
         let _ = SLOWNESS.set(self.slowness);
     }
 

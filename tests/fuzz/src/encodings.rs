@@ -52,7 +52,7 @@ mod tests {
 
     // Breaks if the comparison with what was read compared nothing: these are accepted.
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_messages_are_decoded() {
         let hello = Hello { version: 1, receive_depth: 9, max_streams: 3, credential: None };
         let message = ControlMessage::Hello(hello).encode();
         assert!(ControlMessage::decode(&message).is_ok());

@@ -24,7 +24,7 @@ pub enum DifferentialError {
 /// Holds the oracle.
 pub struct Differential {
     _child: Child,
-    ask: ChildStdin,
+    execute: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
@@ -38,7 +38,9 @@ impl Differential {
         command.arg("--kernel-only").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(DifferentialError::Oracle)?;
         match (child.stdin.take(), child.stdout.take()) {
-            (Some(ask), Some(answers)) => Ok(Differential { _child: child, ask, answers: BufReader::new(answers) }),
+            (Some(execute), Some(answers)) => {
+                Ok(Differential { _child: child, execute, answers: BufReader::new(answers) })
+            }
             _ => Err(DifferentialError::Oracle(io::ErrorKind::BrokenPipe.into())),
         }
     }
@@ -53,7 +55,7 @@ impl Differential {
     pub fn check(&mut self, bytes: &[u8]) -> Result<(), DifferentialError> {
         let drawn = Drawn::from_bytes(bytes);
         let program = drawn.program();
-        let oracle = self.ask(&program)?;
+        let oracle = self.execute(&program)?;
         let preset = if drawn.seed % 2 == 1 { Some(Preset::Nic) } else { None };
         let run = run_program(&program, drawn.seed, &Options { preset, ..Options::default() }, Some(&oracle));
         let text = || serde_json::to_string(&program).unwrap_or_default();
@@ -63,7 +65,7 @@ impl Differential {
         let differences = compare(&program, &oracle, &run.trace);
         let Some(first) = differences.first() else { return Ok(()) };
         for _ in 0..2 {
-            if !compare(&program, &oracle, &self.ask(&program)?).is_empty() {
+            if !compare(&program, &oracle, &self.execute(&program)?).is_empty() {
                 // Kernel TCP does not agree with itself: nothing is known.
                 return Ok(());
             }
@@ -71,9 +73,9 @@ impl Differential {
         panic!("step {} differs: {first:?}\nseed {}, program {}", first.step, drawn.seed, text());
     }
 
-    fn ask(&mut self, program: &Program) -> Result<Trace, DifferentialError> {
+    fn execute(&mut self, program: &Program) -> Result<Trace, DifferentialError> {
         let program = serde_json::to_string(program).map_err(DifferentialError::Answer)?;
-        writeln!(self.ask, r#"{{"program":{program},"expect":null}}"#).map_err(DifferentialError::Oracle)?;
+        writeln!(self.execute, r#"{{"program":{program},"expect":null}}"#).map_err(DifferentialError::Oracle)?;
         let mut line = String::new();
         if self.answers.read_line(&mut line).map_err(DifferentialError::Oracle)? == 0 {
             return Err(DifferentialError::Oracle(io::ErrorKind::UnexpectedEof.into()));

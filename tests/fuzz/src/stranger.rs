@@ -110,7 +110,7 @@ struct Stranger {
     /// Its ring, which the victim writes into.
     ring: Region,
     anchor: InMemoryAnchor,
-    said: usize,
+    sent: usize,
 }
 
 const HONEST_PORT: u16 = 40_001;
@@ -148,7 +148,7 @@ impl World {
                 endpoint.progress(Instant::from_nanos(self.now));
                 endpoint.poll(endpoint.default_cq());
             }
-            self.wire.settle();
+            self.wire.deliver_all();
             self.victim.lock(&self.server).change(|stream| stream.progress_anchor(false));
         }
     }
@@ -214,9 +214,9 @@ impl Stranger {
             if let Some(CmEvent::Established { qp, local, remote, .. }) = device.poll_event() {
                 device.post_recv(qp, 64).expect("a fresh queue pair has room");
                 let ring = device.alloc_region(qp, CREDIT_BLOCK_LEN + RING_LEN as usize).expect("there is memory");
-                let mut stranger = Stranger { device, qp, local, remote, ring, anchor, said: 0 };
+                let mut stranger = Stranger { device, qp, local, remote, ring, anchor, sent: 0 };
                 let hello = Hello { version: 1, receive_depth: 64, max_streams: 4, credential: None };
-                stranger.say(&ControlMessage::Hello(hello).encode());
+                stranger.send(&ControlMessage::Hello(hello).encode());
                 return stranger;
             }
         }
@@ -229,7 +229,7 @@ impl Stranger {
                 if kind % 8 != 0 {
                     (bytes[0], bytes[1]) = (kind % 8, 0);
                 }
-                self.say(&bytes);
+                self.send(&bytes);
             }
             Action::Open { honest, hint, pledge, ring, slot } => {
                 let port = if honest { HONEST_PORT } else { STRANGER_PORT };
@@ -243,7 +243,7 @@ impl Stranger {
                     nonce: [9; 16],
                     ring,
                 };
-                self.say(&ControlMessage::Open(open).encode());
+                self.send(&ControlMessage::Open(open).encode());
             }
             Action::Immediate(bits) => self.write(self.remote, 0, Some(bits), &[]),
             Action::Signal { kind, slot } => {
@@ -277,9 +277,9 @@ impl Stranger {
         }
     }
 
-    fn say(&mut self, message: &[u8]) {
-        let at = CREDIT_BLOCK_LEN + self.said % CONTROL_SLOTS * CONTROL_SLOT_LEN;
-        self.said += 1;
+    fn send(&mut self, message: &[u8]) {
+        let at = CREDIT_BLOCK_LEN + self.sent % CONTROL_SLOTS * CONTROL_SLOT_LEN;
+        self.sent += 1;
         self.write(self.remote, at as u64, Some(Immediate::new(MessageKind::Control, 0).encode()), message);
     }
 
@@ -349,7 +349,7 @@ mod tests {
 
     // Breaks if a stranger's words made an endpoint panic or took the honest connection off its link.
     #[test]
-    fn noise_costs_nobody_else_anything() {
+    fn noise_does_not_affect_the_other_connection() {
         for seed in 0..3_000 {
             stranger(&crate::noise(seed, 64 + seed as usize % 1500));
         }

@@ -54,7 +54,7 @@ def serve(address: str, port: int) -> None:
                     connection.close()
 
 
-def ask(address: str, port: int, count: int, rounds: int) -> None:
+def run_client(address: str, port: int, count: int, rounds: int) -> None:
     answers = 0
     connections: list[socket.socket] = []
 
@@ -87,4 +87,4 @@ if __name__ == "__main__":
     if role == "serve":
         serve(address, int(port))
     else:
-        ask(address, int(port), *map(int, rest))
+        run_client(address, int(port), *map(int, rest))

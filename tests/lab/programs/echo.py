@@ -69,7 +69,7 @@ def answer_in_turn(address: str, port: int) -> None:
             left_open.append(connection)
 
 
-def ask_in_turn(address: str, port: int, count: int, connections: int) -> None:
+def request_in_turn(address: str, port: int, count: int, connections: int) -> None:
     """All connections stay open until the process is ended."""
     left_open = []
     message = (1000).to_bytes(4, "big") + bytes(1000)
@@ -119,7 +119,7 @@ def forking(address: str, port: int) -> None:
             connection.close()
 
 
-def ask(address: str, port: int, count: int, connections: int = 1, rounds: int = 1) -> None:
+def run_client(address: str, port: int, count: int, connections: int = 1, rounds: int = 1) -> None:
     """Messages of many lengths, larger than the rings too, and of other bytes on each connection."""
     draw = random.Random(7)
     for _ in range(rounds):
@@ -139,7 +139,7 @@ def ask(address: str, port: int, count: int, connections: int = 1, rounds: int =
 if __name__ == "__main__":
     _, role, address, port, *rest = sys.argv
     if role.startswith("ask"):
-        {"ask": ask, "ask-in-turn": ask_in_turn}[role](address, int(port), *map(int, rest))
+        {"ask": run_client, "ask-in-turn": request_in_turn}[role](address, int(port), *map(int, rest))
     else:
         {
             "serve": serve,

@@ -39,7 +39,7 @@ def serve(address: str, port: int) -> None:
             threading.Thread(target=echo, args=(connection,), daemon=True).start()
 
 
-def ask(address: str, port: int, connections: int, answers: int) -> None:
+def run_client(address: str, port: int, connections: int, answers: int) -> None:
     taken = []
     for _ in range(connections):
         begun = time.monotonic()
@@ -57,4 +57,4 @@ if __name__ == "__main__":
     if role == "serve":
         serve(address, int(port))
     else:
-        ask(address, int(port), *map(int, rest))
+        run_client(address, int(port), *map(int, rest))

@@ -30,7 +30,7 @@ def serve(address: str, port: int) -> None:
                 connection.sendall(part)
 
 
-def ask(address: str, port: int, rounds: int, count: int) -> None:
+def run_client(address: str, port: int, rounds: int, count: int) -> None:
     with socket.create_connection((address, port)) as connection:
         for _ in range(rounds):
             before = written()
@@ -47,4 +47,4 @@ if __name__ == "__main__":
     if role == "serve":
         serve(where, int(at))
     else:
-        ask(where, int(at), *map(int, rest))
+        run_client(where, int(at), *map(int, rest))

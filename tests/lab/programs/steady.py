@@ -45,9 +45,9 @@ def serve(address: str, port: int) -> None:
                 connection.sendall(part)
 
 
-def ask(address: str, port: int, file: Path) -> None:
+def run_client(address: str, port: int, file: Path) -> None:
     stop = Path(f"{file}.stop")
-    told = Path(f"{file}.new")
+    progress = Path(f"{file}.new")
     number, longest, failed = 0, 0.0, ""
     with socket.create_connection((address, port)) as connection:
         while not stop.exists() and not failed:
@@ -61,8 +61,8 @@ def ask(address: str, port: int, file: Path) -> None:
             except OSError as error:
                 failed = type(error).__name__
             longest = max(longest, time.monotonic() - begun)
-            told.write_text(json.dumps({"blocks": number, "longest": longest, "pid": os.getpid()}))
-            told.rename(file)
+            progress.write_text(json.dumps({"blocks": number, "longest": longest, "pid": os.getpid()}))
+            progress.rename(file)
     print(json.dumps({"blocks": number, "longest": longest, "error": failed}), flush=True)
     if failed:
         sys.exit(1)
@@ -73,4 +73,4 @@ if __name__ == "__main__":
     if role == "serve":
         serve(address, int(port))
     else:
-        ask(address, int(port), Path(rest[0]))
+        run_client(address, int(port), Path(rest[0]))

@@ -30,7 +30,7 @@ def talk(connection: socket.socket) -> None:
         sys.exit("an answer differs from what was sent")
 
 
-def is_asking(port: int) -> bool:
+def is_connecting(port: int) -> bool:
     """Whether the kernel waits for an answer from that port of any host."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()][1:]
     return any(remote.endswith(f":{port:04X}") and state == SYN_SENT for _, _, remote, state, *_ in rows)
@@ -38,7 +38,7 @@ def is_asking(port: int) -> bool:
 
 def main(address: str, port: int, link_port: int, netacc_ss: str) -> None:
     with socket.create_connection((address, port)) as connection:
-        while not is_asking(link_port):
+        while not is_connecting(link_port):
             talk(connection)
         child = os.fork()
         if child == 0:
@@ -52,7 +52,7 @@ def main(address: str, port: int, link_port: int, netacc_ss: str) -> None:
         )
         print("counted", flush=True)
         talk(connection)
-        if is_asking(link_port):
+        if is_connecting(link_port):
             print("still asking", flush=True)
 
 

@@ -80,7 +80,7 @@ impl Before {
         let edges = edges(program, oracle, index);
         let steps = &program.steps[..index];
         let ended = |slot: &&u32| has_ended(program, index, program.steps[index].p, **slot);
-        let late = edges.iter().filter(ended).map(|slot| (*slot, told(program, oracle, index, *slot)));
+        let late = edges.iter().filter(ended).map(|slot| (*slot, already_reported(program, oracle, index, *slot)));
         let outlived = edges.iter().filter(|slot| outlives(program, index, **slot));
         let outlived = outlived.map(|slot| (*slot, reported(program, oracle, index, *slot)));
         Before {
@@ -209,9 +209,9 @@ fn reported(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTree
 
 /// The bits that an edge for the peer's acknowledgement of an end may report for a slot: room, and the bits that the
 /// instance has reported before, if nothing has happened since that could bring more of it.
-fn told(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTreeSet<String> {
-    let mut told = BTreeSet::from(["out".to_owned()]);
-    let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return told };
+fn already_reported(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTreeSet<String> {
+    let mut already_reported = BTreeSet::from(["out".to_owned()]);
+    let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return already_reported };
     for at in (0..index).rev() {
         let failed = oracle.outcomes.get(at).is_some_and(|outcome| outcome.errno.is_some());
         match &program.steps[at] {
@@ -220,13 +220,13 @@ fn told(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTreeSet<
                 if by == p && instance(program, index, *p, *of) == instance(program, index, *p, *e) =>
             {
                 let events = oracle.outcomes.get(at).and_then(|outcome| outcome.events.get(&slot));
-                told.extend(events.into_iter().flat_map(|text| bits(text)).map(str::to_owned));
+                already_reported.extend(events.into_iter().flat_map(|text| bits(text)).map(str::to_owned));
             }
             Step { op: Op::Recv { .. } | Op::Drain { .. } | Op::Poll { .. } | Op::EpollWait { .. }, .. } => {}
             _ => break,
         }
     }
-    told
+    already_reported
 }
 
 fn agree(step: &Step, before: &Before, expected: &Outcome, found: &Outcome) -> bool {
@@ -262,7 +262,8 @@ fn agree(step: &Step, before: &Before, expected: &Outcome, found: &Outcome) -> b
         Op::EpollWait { .. } => {
             // Freedom "late-edges": the peer's kernel acknowledges an end at any time.
             expected.events.retain(|slot, text| {
-                let no_news = late.get(slot).is_some_and(|told| bits(text).all(|bit| told.contains(bit)));
+                let no_news =
+                    late.get(slot).is_some_and(|already_reported| bits(text).all(|bit| already_reported.contains(bit)));
                 !no_news || found.events.contains_key(slot)
             });
             if spurious(edges, outlived, &expected, &found) {
@@ -298,7 +299,7 @@ fn spurious(
         map.get(slot).is_some_and(|text| bits(text).any(|b| b == bit))
     };
     let all_there = expected.events.iter().all(|(slot, text)| bits(text).all(|b| has(&found.events, slot, b)));
-    let was = |slot: &u32, bit: &str| outlived.get(slot).is_some_and(|told| told.contains(bit));
+    let was = |slot: &u32, bit: &str| outlived.get(slot).is_some_and(|already_reported| already_reported.contains(bit));
     let is_true = |slot: &u32, bit: &str| has(&expected.level, slot, bit) || was(slot, bit);
     let all_true = found.events.iter().all(|(slot, text)| bits(text).all(|bit| is_true(slot, bit)));
     let exact = |slot: &u32| expected.events.get(slot) == found.events.get(slot);
@@ -363,7 +364,7 @@ mod tests {
     // Breaks if an instance has freedoms that none of its members has, or lacks those that a member has, also by
     // another name.
     #[test]
-    fn an_instance_has_the_freedoms_of_what_it_watches() {
+    fn an_instance_has_the_freedoms_of_its_watched_descriptors() {
         let step = |op| Step { p: 0, background: None, op };
         let add = |e, s, edge| {
             let interest = Interest { input: true, edge, ..Interest::default() };
@@ -431,7 +432,7 @@ mod tests {
 
     // Breaks if bytes that came after the last report of a slot count as reported, or reported ones do not.
     #[test]
-    fn only_what_was_told_is_no_news() {
+    fn only_reported_events_are_no_news() {
         let step = |op| Step { p: 0, background: None, op };
         let wait = || step(Op::EpollWait { e: 1, max: 1, wait: false });
         let between = |op| Program { steps: vec![wait(), step(op), wait()], ..generate(&Shape::default(), &[]) };
@@ -439,13 +440,13 @@ mod tests {
         let oracle = Trace { outcomes: vec![seen, Outcome::value(1), Outcome::value(1)], ..Trace::default() };
         let recv = Op::Recv { s: 3, n: 1, call: Default::default(), flags: Default::default() };
         let send = Op::Send { s: 3, n: 1, call: Default::default(), flags: Default::default() };
-        assert!(told(&between(recv), &oracle, 2, 2).contains("in"));
-        assert!(!told(&between(send), &oracle, 2, 2).contains("in"));
+        assert!(already_reported(&between(recv), &oracle, 2, 2).contains("in"));
+        assert!(!already_reported(&between(send), &oracle, 2, 2).contains("in"));
     }
 
     // Breaks if only `close` counts as the end of a descriptor, or an object that no child can hold as held.
     #[test]
-    fn what_a_child_holds_outlives_its_descriptor() {
+    fn a_childs_copy_outlives_the_descriptor() {
         let program = |ops: Vec<Op>| {
             let steps = ops.into_iter().map(|op| Step { p: 0, background: None, op }).collect();
             Program { steps, ..generate(&Shape::default(), &[]) }
@@ -473,9 +474,9 @@ mod tests {
         assert!(!agree(&step, &edge, &seen("in", "in"), &seen("in|out", "in")));
         assert!(!agree(&step, &edge, &seen("in", "in"), &seen("", "in")));
         // The acknowledgement of an end is an edge, too.
-        let late = |told: &[&str]| Before {
+        let late = |already_reported: &[&str]| Before {
             edges: BTreeSet::from([1]),
-            late: [(1, told.iter().map(|&bit| bit.to_owned()).collect())].into(),
+            late: [(1, already_reported.iter().map(|&bit| bit.to_owned()).collect())].into(),
             ..Before::default()
         };
         assert!(agree(&step, &late(&["out"]), &seen("out", "out"), &seen("", "out")));

@@ -14,7 +14,7 @@ use crate::program::{Config, Op, Program, Step, FORMAT};
 
 mod bytes;
 mod connections;
-mod held;
+mod corked;
 mod mix;
 mod processes;
 mod readiness;
@@ -209,7 +209,7 @@ impl Model {
         let Some(holder) = draw.pick(&self.holders.clone()) else { return };
         match kind {
             Kind::Send => self.send(holder, draw),
-            Kind::HoldBack => self.hold_back(holder, draw),
+            Kind::Cork => self.cork(holder, draw),
             Kind::Receive => self.receive(holder, draw, false),
             Kind::Peek => self.receive(holder, draw, true),
             Kind::Drain => self.drain(holder),

@@ -98,7 +98,7 @@ pub(crate) fn serve(listener: &TcpListener, options: &Options) -> io::Result<u64
         }
     };
     let moved = thread::scope(|s| {
-        let running: Vec<_> = (0..options.threads).map(|_| s.spawn(|| work().inspect_err(told))).collect();
+        let running: Vec<_> = (0..options.threads).map(|_| s.spawn(|| work().inspect_err(report))).collect();
         running.into_iter().map(|t| t.join().expect("a server did not panic")).sum::<io::Result<u64>>()
     })?;
     listener.set_nonblocking(false)?;
@@ -106,7 +106,7 @@ pub(crate) fn serve(listener: &TcpListener, options: &Options) -> io::Result<u64
 }
 
 /// The others go on without the thread that has failed, for ever perhaps.
-fn told(error: &io::Error) {
+fn report(error: &io::Error) {
     eprintln!("a thread has failed: {error}");
 }
 

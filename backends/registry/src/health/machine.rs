@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_kernel_is_told() {
+    fn an_old_kernel_is_reported() {
         for (release, status) in [
             ("6.1.0-50-amd64", Status::Ok),
             ("5.12.3", Status::Ok),

@@ -186,8 +186,8 @@ fn device(root: &Path, name: &str) -> Vec<Check> {
     let ports = root.join("sys/class/infiniband").join(name).join("ports");
     let port = |number: String| {
         let folder = ports.join(&number);
-        let told = |file: &str| read(&folder.join(file)).unwrap_or_default();
-        let state = told("state");
+        let reported = |file: &str| read(&folder.join(file)).unwrap_or_default();
+        let state = reported("state");
         let title = format!("{name} port {number}");
         let netdev = names(&folder.join("gid_attrs/ndevs"))
             .iter()
@@ -198,7 +198,7 @@ fn device(root: &Path, name: &str) -> Vec<Check> {
             .filter_map(|index| read(&folder.join("gids").join(index)))
             .filter(|gid| gid.chars().any(|c| c.is_ascii_hexdigit() && c != '0'))
             .collect();
-        let finding = format!("{state}, {}, network device {netdev}, GIDs: {}", told("link_layer"), gids.len());
+        let finding = format!("{state}, {}, network device {netdev}, GIDs: {}", reported("link_layer"), gids.len());
         if !state.ends_with("ACTIVE") {
             let fix = format!("bring the link up: ip link set {netdev} up");
             return Check::not(Status::Fail, title, finding, fix);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_without_a_driver_is_told_from_none_and_from_one_that_works() {
+    fn an_interface_without_a_driver_differs_from_none_and_from_a_working_one() {
         assert_eq!(eri(machine_of(&[]).path())[0].status, Status::Absent);
         let other = [
             ("sys/bus/pci/devices/0000:00:07.0/vendor", "0x1ded"),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_down_or_has_no_address_is_told() {
+    fn a_port_that_is_down_or_has_no_address_is_reported() {
         const PORT: &str = "sys/class/infiniband/rxe0/ports/1";
         let port = |state: &str, gid: &str| {
             let paths =
@@ -273,20 +273,20 @@ mod tests {
             ("sys/module/ib_uverbs/refcnt", "1"),
         ]);
         let found = modules(root.path());
-        let told = |name: &str| found.iter().find(|check| check.name == format!("module {name}"));
-        assert_eq!(told("ib_uverbs").map(|check| check.status), Some(Status::Ok));
-        assert_eq!(told("rdma_ucm").and_then(|check| check.fix.as_deref()), Some("modprobe rdma_ucm"));
+        let reported = |name: &str| found.iter().find(|check| check.name == format!("module {name}"));
+        assert_eq!(reported("ib_uverbs").map(|check| check.status), Some(Status::Ok));
+        assert_eq!(reported("rdma_ucm").and_then(|check| check.fix.as_deref()), Some("modprobe rdma_ucm"));
         assert_eq!(
-            told("rdma_rxe").map(|check| check.finding.as_str()),
+            reported("rdma_rxe").map(|check| check.finding.as_str()),
             Some("can be loaded: SoftRoCE, on any network device")
         );
-        assert!(told("siw").is_none());
+        assert!(reported("siw").is_none());
         let nothing = modules(machine_of(&[]).path());
         assert!(nothing.iter().all(|check| check.status == Status::Absent && check.finding == "this kernel has none"));
     }
 
     #[test]
-    fn a_device_file_that_cannot_be_opened_is_told_with_what_helps() {
+    fn a_device_file_that_cannot_be_opened_is_reported_with_its_fix() {
         let root = machine_of(&[("dev/infiniband/uverbs0", ""), ("dev/infiniband/issm0", "")]);
         let found = |errno: i32| {
             nodes(root.path(), |path| {

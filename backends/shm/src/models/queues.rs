@@ -16,7 +16,7 @@ fn no_message_is_slept_through() {
 /// Two queue pairs in different words of one bitmap, or in the same: only the sender that makes the summary non-zero
 /// rings.
 #[test]
-fn two_senders_share_one_bell() {
+fn only_one_of_two_senders_rings() {
     for pair in [[0, 1], [0, 2]] {
         check(2, move || {
             let world = World::<3>::new(1);
@@ -35,14 +35,14 @@ fn two_senders_share_one_bell() {
 /// A thread that has room for one queue pair leaves the other one's bit; a thread that fell asleep meanwhile is woken
 /// for it.
 #[test]
-fn what_is_left_wakes_a_sleeper() {
+fn remaining_completions_wake_a_sleeper() {
     check(2, || {
         let world = World::<2>::new(1);
         assert!(world.try_send(0, 0) && world.try_send(1, 1));
         let narrow = world.clone();
-        let thread = thread::spawn(move || imms(&narrow.look(0, 1)));
+        let thread = thread::spawn(move || imms(&narrow.poll_pairs(0, 1)));
         // The other thread may take either, or neither; this one takes the rest.
-        let first = imms(&world.look(0, 1));
+        let first = imms(&world.poll_pairs(0, 1));
         let other = thread.join().unwrap();
         let mut got = [first, other].concat();
         got.extend(world.receive(0, 2 - got.len()));
@@ -58,7 +58,7 @@ fn taking_a_part_does_not_hide_the_rest_from_a_sleeper() {
         let world = World::<2>::new(1);
         assert!(world.try_send(0, 0) && world.try_send(1, 1));
         let other = world.clone();
-        let thread = thread::spawn(move || imms(&other.look(0, 1)).len());
+        let thread = thread::spawn(move || imms(&other.poll_pairs(0, 1)).len());
         // Sleeps while the summary is taken; then either there is a completion for it, or the other thread has them
         // all.
         let mut mine = 0;
@@ -66,9 +66,9 @@ fn taking_a_part_does_not_hide_the_rest_from_a_sleeper() {
             world.channels[0].wait();
         }
         world.armed[0].0.store(0, SeqCst);
-        mine += imms(&world.look(0, 4)).len();
+        mine += imms(&world.poll_pairs(0, 4)).len();
         let theirs = thread.join().unwrap();
-        mine += imms(&world.look(0, 4)).len();
+        mine += imms(&world.poll_pairs(0, 4)).len();
         assert_eq!(mine + theirs, 2);
     });
 }
@@ -86,7 +86,7 @@ fn a_message_follows_its_queue_pair() {
         let mut got = imms(&world.poll(0));
         while got.is_empty() {
             world.sleep(1);
-            got.extend(imms(&world.look(1, 4)));
+            got.extend(imms(&world.poll_pairs(1, 4)));
         }
         assert_eq!(got, [5]);
         thread.join().unwrap();
@@ -105,7 +105,7 @@ fn a_late_bit_does_not_silence_the_old_queue() {
         let sending = thread::spawn(move || assert!(sender.try_send(0, 0) && sender.try_send(1, 1)));
         let mut got = Vec::new();
         while !got.contains(&1) {
-            let new = world.look(0, 4);
+            let new = world.poll_pairs(0, 4);
             if new.is_empty() {
                 world.sleep(0);
             }

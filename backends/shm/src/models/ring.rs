@@ -107,7 +107,7 @@ fn the_end_follows_the_messages() {
         });
         let mut got = Vec::new();
         while got.last() != Some(&Completion::Disconnected) {
-            let new = world.look(0, 4);
+            let new = world.poll_pairs(0, 4);
             if new.is_empty() {
                 world.sleep(0);
             }

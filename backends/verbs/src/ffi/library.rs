@@ -139,7 +139,7 @@ static CALLS: Mutex<()> = Mutex::new(());
 
 thread_local! {
     /// [`CALLS`], by the thread that is about to fork. No destructor: a program may fork in one of its own.
-    static HELD: Cell<Option<ManuallyDrop<MutexGuard<'static, ()>>>> = const { Cell::new(None) };
+    static FORK_GUARD: Cell<Option<ManuallyDrop<MutexGuard<'static, ()>>>> = const { Cell::new(None) };
 }
 
 /// Until the result is dropped no fork begins, and no other such call.
@@ -149,12 +149,12 @@ pub(crate) fn enter() -> MutexGuard<'static, ()> {
 
 /// To be called before each fork, and followed by [`after_fork`].
 pub fn before_fork() {
-    HELD.set(Some(ManuallyDrop::new(enter())));
+    FORK_GUARD.set(Some(ManuallyDrop::new(enter())));
 }
 
 /// To be called after each fork, in parent and child, by the thread that has forked.
 pub fn after_fork() {
-    drop(HELD.take().map(ManuallyDrop::into_inner));
+    drop(FORK_GUARD.take().map(ManuallyDrop::into_inner));
 }
 
 fn close(handle: usize) {
@@ -187,7 +187,7 @@ mod tests {
 
     // Breaks if the lock passes to a thread that waited for it in the parent, and does not exist in the child.
     #[test]
-    fn who_waits_in_the_parent_does_not_hold_up_the_child() {
+    fn a_waiting_parent_does_not_block_its_child() {
         static WAITER: AtomicI32 = AtomicI32::new(0);
         before_fork();
         let waiter = std::thread::spawn(|| {

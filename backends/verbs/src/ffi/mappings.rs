@@ -75,7 +75,7 @@ mod tests {
 
     /// Breaks if a device that is taken away stays half there, as eRDMA's doorbells are mapped until the process ends.
     #[test]
-    fn a_file_whose_mappings_are_replaced_is_let_go_of() {
+    fn a_file_whose_mappings_are_replaced_is_released() {
         const LEN: usize = 4096;
         let kept = tempfile::tempfile().expect("a file");
         let mapped = tempfile::tempfile().expect("a file");

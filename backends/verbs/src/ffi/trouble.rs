@@ -50,7 +50,7 @@ mod tests {
 
     /// Breaks if the end of a queue pair were missed, or another event taken for an end.
     #[test]
-    fn events_say_who_has_died() {
+    fn events_name_the_dead_queue_pairs() {
         let trouble = |event_type| Trouble::of(&abi::AsyncEvent { element: 0x1000 as *mut _, event_type });
         assert_eq!(trouble(0), Trouble::CompletionQueue(0x1000));
         for event in 1..=3 {

@@ -225,15 +225,15 @@ mod tests {
         answers.take()
     }
 
-    fn asking(session: u64, request: &Request) -> Vec<u8> {
+    fn request_frame(session: u64, request: &Request) -> Vec<u8> {
         let mut bytes = Vec::new();
         open(&mut bytes, session, request).expect("writing memory");
         bytes
     }
 
     #[test]
-    fn a_hang_up_that_is_heard_of_late_does_not_cost_the_next_session_its_request() {
-        let mut begin = asking(7, &Request::Report);
+    fn a_late_hang_up_does_not_cost_the_next_session_its_request() {
+        let mut begin = request_frame(7, &Request::Report);
         let rest = begin.split_off(begin.len() - 3);
         let script = [Step::Bytes(begin), Step::HangUp, Step::Bytes(rest), Step::Answered];
         assert_eq!(answers(script), [(7, Answer::Report { problem: None })]);
@@ -243,7 +243,7 @@ mod tests {
     fn nor_its_command() {
         let argv = ["sh", "-c", "read line; exit 5"].map(|word| word.as_bytes().to_vec()).to_vec();
         let env = vec![(b"PATH".to_vec(), b"/usr/bin:/bin".to_vec())];
-        let request = asking(7, &Request::Run { argv, env, cwd: b"/".to_vec(), terminal: None });
+        let request = request_frame(7, &Request::Run { argv, env, cwd: b"/".to_vec(), terminal: None });
         let input = encode(7, Kind::Stdin, b"go\n");
         let script = [Step::Bytes(request), Step::HangUp, Step::Bytes(input), Step::Answered];
         assert_eq!(answers(script), [(7, Answer::Ended { status: 5 })]);

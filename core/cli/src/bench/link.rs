@@ -43,7 +43,7 @@ pub(crate) struct Sample(Snapshot);
 impl Sample {
     /// Requests the statistics of a process. `None` if it does not answer: it is not under the library, or it is gone.
     pub(crate) fn of(pid: u32) -> Option<Self> {
-        Some(Sample(ask(pid)?))
+        Some(Sample(query(pid)?))
     }
 
     /// The bytes since the process began, of open connections and closed ones: its counters have both.
@@ -69,7 +69,7 @@ impl Sample {
     }
 }
 
-fn ask(pid: u32) -> Option<Snapshot> {
+fn query(pid: u32) -> Option<Snapshot> {
     let address = SocketAddr::from_abstract_name(format!("netacc-ss/{pid}")).ok()?;
     let mut stream = UnixStream::connect_addr(&address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_counted_and_nobody_is_nobody() {
+    fn reasons_are_counted_and_a_missing_process_has_no_sample() {
         let sample = sample(json!({"version": 1, "pid": 7, "refused": "off", "reasons": {"peer-silent": 3, "x": 0}}));
         assert_eq!(sample.describe_reasons(), ["off", "3 peer-silent"]);
         assert_eq!(sample.bytes(), LinkBytes::default());

@@ -170,14 +170,14 @@ impl OwnLoad<'_> {
         let ready = client.expect("READY", self.stage.timeout)?;
         let pid = ready.parse().map_err(|_| client.error(format!("wrote an invalid process id: '{ready}'")))?;
         let server_before = cpu::of_process(server.pid);
-        client.say("GO")?;
+        client.send_line("GO")?;
         let result = client.expect("RESULT", self.stage.timeout)?;
         let server_cpu_s = cpu::of_process(server.pid) - server_before;
         let outcome: Outcome = serde_json::from_str(&result)
             .map_err(|error| client.error(format!("wrote an invalid result: {error}: '{result}'")))?;
         // The client keeps its connections open until the parent ends it, so no counter is lost yet.
         let sample = path.is_backend().then(|| Sample::of(pid).or_else(|| Sample::of(server.pid))).flatten();
-        client.say("BYE")?;
+        client.send_line("BYE")?;
         client.finish(self.stage.timeout)?;
         let requests_per_s = outcome.requests as f64 / outcome.seconds;
         Ok(Run {

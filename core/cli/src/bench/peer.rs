@@ -119,7 +119,7 @@ pub fn run(args: PeerArgs) -> io::Result<()> {
         Role::Guard { command } => guard(&command),
         Role::Server { load, listen } => {
             let listener = listen.listen()?;
-            say(&format!("READY {} {}", std::process::id(), Address::of(&listener)?))?;
+            send_line(&format!("READY {} {}", std::process::id(), Address::of(&listener)?))?;
             match load.load {
                 LoadName::Echo => echo::serve(&listener, load),
                 LoadName::Stream => stream::serve(&listener, load),
@@ -146,7 +146,7 @@ fn guard(command: &[std::ffi::OsString]) -> io::Result<()> {
     Err(io::Error::new(error.kind(), format!("{}: {error}", program.to_string_lossy())))
 }
 
-fn say(line: &str) -> io::Result<()> {
+fn send_line(line: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;
     stdout.flush()
@@ -161,7 +161,7 @@ fn listen_to_parent() -> io::Result<String> {
 
 /// Reports to the parent that all connections are warm; returns when measuring is to begin.
 fn ready() -> io::Result<()> {
-    say(&format!("READY {}", std::process::id()))?;
+    send_line(&format!("READY {}", std::process::id()))?;
     match listen_to_parent()?.as_str() {
         "GO" => Ok(()),
         other => Err(io::Error::other(format!("'{other}' where GO was expected"))),
@@ -171,7 +171,7 @@ fn ready() -> io::Result<()> {
 /// Sends the parent the result, and keeps all connections until the parent has read the statistics.
 fn report(tally: &Tally, seconds: f64, cpu_s: f64) -> io::Result<()> {
     let outcome = Outcome { requests: tally.count(), seconds, latency_us: tally.latency(), cpu_s };
-    say(&format!("RESULT {}", serde_json::to_string(&outcome)?))?;
+    send_line(&format!("RESULT {}", serde_json::to_string(&outcome)?))?;
     listen_to_parent().map(drop)
 }
 

@@ -52,7 +52,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 struct Bar {
     label: String,
     value: f64,
-    notes: Vec<String>,
+    captions: Vec<String>,
     colour: RGBColor,
     /// Paler: the second bar of a pair.
     pale: bool,
@@ -136,8 +136,8 @@ fn bars(
     let bar = |((name, path), colour): ((&String, &PathResult), &RGBColor)| {
         let value = value(path);
         let ratio = ratio(path).filter(|_| name != super::paths::REFERENCE);
-        let notes = ratio.map(|ratio| format!("{:.2}x", ratio.median)).into_iter().chain([write(value)]).collect();
-        Bar { label: name.clone(), value, notes, colour: *colour, pale: false }
+        let captions = ratio.map(|ratio| format!("{:.2}x", ratio.median)).into_iter().chain([write(value)]).collect();
+        Bar { label: name.clone(), value, captions, colour: *colour, pale: false }
     };
     paths.iter().zip(COLOURS.iter().cycle()).map(bar).collect()
 }
@@ -169,9 +169,9 @@ fn panel(area: &Area<'_>, title: &str, bars: &[Bar]) -> Drawn {
         let corners = [((x + 2.0) as i32, y), ((x + unit - 2.0) as i32, bottom)];
         let colour = bar.colour.mix(if bar.pale { 0.5 } else { 1.0 });
         area.draw(&Rectangle::new(corners, colour.filled()))?;
-        for (line, note) in (0..).zip(bar.notes.iter().rev()) {
+        for (line, caption) in (0..).zip(bar.captions.iter().rev()) {
             let (size, colour) = if line == 0 { (12, &BLACK) } else { (13, &bar.colour) };
-            write(area, ((x + unit / 2.0) as i32, y - 10 - LINE * line), size, colour, note)?;
+            write(area, ((x + unit / 2.0) as i32, y - 10 - LINE * line), size, colour, caption)?;
         }
         x += unit;
     }

@@ -150,7 +150,7 @@ impl Proc {
     }
 
     /// Writes a line to its standard input.
-    pub(crate) fn say(&mut self, line: &str) -> Result<(), BenchError> {
+    pub(crate) fn send_line(&mut self, line: &str) -> Result<(), BenchError> {
         let written = self.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}"));
         match written {
             Some(Ok(())) => Ok(()),
@@ -244,11 +244,11 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_out_and_go_in() {
+    fn lines_are_read_and_written() {
         let dir = Workdir::new(false).expect("there is a temporary directory");
         let mut proc = shell("echo READY 7; read word; echo got $word", dir.path());
         assert_eq!(proc.expect("READY", GRACE).expect("it says so"), "7");
-        proc.say("GO").expect("it listens");
+        proc.send_line("GO").expect("it listens");
         assert_eq!(proc.finish(GRACE).expect("it ends well"), ["got GO"]);
     }
 

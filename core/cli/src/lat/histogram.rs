@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed() {
+    fn a_histogram_is_printed_in_rows() {
         // 10,000 values: the 9,900th and the 9,990th end the rows.
         let shown = rows(&of(&[(1_100, 5000), (1_200, 2500), (2_000, 2400), (40_000, 92), (9_000_000, 8)]));
         let expected = [

@@ -107,7 +107,7 @@ struct Waiting(Cell<Option<Client>>);
 
 impl Waiting {
     /// Handles events of clients other than the one that is being answered.
-    fn note(&self, cm: &dyn ConnectionManager, event: &CmEvent) {
+    fn handle_other(&self, cm: &dyn ConnectionManager, event: &CmEvent) {
         match event {
             CmEvent::Request { id, private_data, .. } => match Task::decode(private_data) {
                 Some(task) if self.0.get().is_none() => self.0.set(Some((*id, task))),
@@ -146,11 +146,11 @@ struct Link<'a> {
 }
 
 /// Measures, from our address `from`.
-pub(super) fn ask(config: &Config, from: IpAddr, server: SocketAddr, task: Task) -> Result<Latencies, LatError> {
-    ask_on(open_raw(config, from, 0)?, raw_peer_address(server), task)
+pub(super) fn measure(config: &Config, from: IpAddr, server: SocketAddr, task: Task) -> Result<Latencies, LatError> {
+    measure_on(open_raw(config, from, 0)?, raw_peer_address(server), task)
 }
 
-fn ask_on(raw: Raw, server: PeerAddress, task: Task) -> Result<Latencies, LatError> {
+fn measure_on(raw: Raw, server: PeerAddress, task: Task) -> Result<Latencies, LatError> {
     let cq = raw.device.create_cq()?;
     let id = raw.cm.connect_with(server, cq, task.region_len(), &task.encode(), task.kind.receives())?;
     let nobody = Waiting::default();
@@ -177,15 +177,15 @@ pub(super) fn serve(config: &Config, address: SocketAddr) -> Result<Infallible, 
     serve_on(&raw, |error| eprintln!("netacc lat: a client: {error}"))
 }
 
-/// An error of a client ends that client, and is passed to `tell`. Only an error of waiting for clients ends the
+/// An error of a client ends that client, and is passed to `report`. Only an error of waiting for clients ends the
 /// server.
-fn serve_on(raw: &Raw, tell: impl Fn(LatError)) -> Result<Infallible, LatError> {
+fn serve_on(raw: &Raw, report: impl Fn(LatError)) -> Result<Infallible, LatError> {
     let cq = raw.device.create_cq()?;
     let waiting = Waiting::default();
     loop {
         let Some(client) = waiting.0.take() else {
             match raw.cm.poll_event() {
-                Some(event) => waiting.note(&*raw.cm, &event),
+                Some(event) => waiting.handle_other(&*raw.cm, &event),
                 None => sleep(&*raw.cm)?,
             }
             continue;
@@ -193,7 +193,7 @@ fn serve_on(raw: &Raw, tell: impl Fn(LatError)) -> Result<Infallible, LatError> 
         match accept(raw, cq, client, &waiting).and_then(|link| link.answer()) {
             // All clients end like this once they have their result.
             Ok(()) | Err(LatError::Disconnected) => {}
-            Err(error) => tell(error),
+            Err(error) => report(error),
         }
     }
 }
@@ -224,7 +224,7 @@ fn establish<'a>(
                 return Ok(Link { pair, cq, task, local, remote, staging, waiting, arrived: Cell::new(0) });
             }
             Some(CmEvent::Failed { id, error }) if id == wanted => return Err(error.into()),
-            Some(event) => waiting.note(&*raw.cm, &event),
+            Some(event) => waiting.handle_other(&*raw.cm, &event),
             None => sleep(&*raw.cm)?,
         }
     }
@@ -269,7 +269,7 @@ impl Link<'_> {
         let begun = Instant::now();
         loop {
             self.take_completions()?;
-            self.look_around(begun)?;
+            self.check_link_end(begun)?;
         }
     }
 
@@ -307,7 +307,7 @@ impl Link<'_> {
                 // Sent requests complete soon, or never.
                 Ok(_) | Err(PostError::QueueFull) => {
                     self.take_completions()?;
-                    self.look_around(begun)?;
+                    self.check_link_end(begun)?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -350,7 +350,7 @@ impl Link<'_> {
                 }
             }
             self.take_completions()?;
-            self.look_around(begun)?;
+            self.check_link_end(begun)?;
         }
     }
 
@@ -374,10 +374,10 @@ impl Link<'_> {
     }
 
     /// Lets the device detect the end of the link; an error if this has lasted too long.
-    fn look_around(&self, begun: Instant) -> Result<(), LatError> {
+    fn check_link_end(&self, begun: Instant) -> Result<(), LatError> {
         let cm = &*self.pair.raw.cm;
         while let Some(event) = cm.poll_event() {
-            self.waiting.note(cm, &event);
+            self.waiting.handle_other(cm, &event);
         }
         self.device().pending(self.cq, &mut [QueuePairId(0); 4]);
         if begun.elapsed() > PATIENCE {
@@ -418,24 +418,24 @@ mod tests {
     fn a_client_that_goes_wrong_ends_alone() {
         let fabric = Fabric::new(DeliveryMode::Immediate);
         let (served, address) = raw(&fabric, 100 << 10);
-        let (tell, told) = mpsc::channel();
-        thread::spawn(move || serve_on(&served, |error| tell.send(error.to_string()).expect("the test listens")));
-        let asked = |task| ask_on(raw(&fabric, 1 << 30).0, address, task);
+        let (report, reports) = mpsc::channel();
+        thread::spawn(move || serve_on(&served, |error| report.send(error.to_string()).expect("the test listens")));
+        let attempt = |task| measure_on(raw(&fabric, 1 << 30).0, address, task);
         for kind in [Kind::Write, Kind::Message, Kind::Send] {
             // There is room for the first region, but then not for one to send from.
-            let failed = asked(Task { kind, size: 64 << 10, count: 3 });
+            let failed = attempt(Task { kind, size: 64 << 10, count: 3 });
             assert!(matches!(failed, Err(LatError::Disconnected | LatError::Post(_))), "{failed:?}");
-            let error = told.recv_timeout(PATIENCE).expect("the server tells");
+            let error = reports.recv_timeout(PATIENCE).expect("the server tells");
             assert!(error.contains("65536 bytes"), "{error}");
             // There is no room even for the first.
-            let failed = asked(Task { kind, size: 200 << 10, count: 3 });
+            let failed = attempt(Task { kind, size: 200 << 10, count: 3 });
             assert!(failed.is_err(), "{failed:?}");
-            told.recv_timeout(PATIENCE).expect("the server tells");
+            reports.recv_timeout(PATIENCE).expect("the server tells");
             // If the first client's memory were still taken, there would be room for only one of these.
-            let latencies = asked(Task { kind, size: 40 << 10, count: 3 }).expect("there is room");
+            let latencies = attempt(Task { kind, size: 40 << 10, count: 3 }).expect("there is room");
             assert_eq!(latencies.count(), 3);
         }
-        assert!(told.try_recv().is_err(), "a client that ended well is not reported");
+        assert!(reports.try_recv().is_err(), "a client that ended well is not reported");
     }
 
     /// Breaks if the two ends had different warm-ups, or for sizes beyond inline data or one request.
@@ -446,7 +446,7 @@ mod tests {
         thread::spawn(move || serve_on(&served, |_| {}));
         for kind in [Kind::Write, Kind::Message, Kind::Send] {
             for size in [1, 2, 8, 512, 520, 1 << 20, MAX_SIZE] {
-                let latencies = ask_on(raw(&fabric, 1 << 30).0, address, Task { kind, size, count: 3 });
+                let latencies = measure_on(raw(&fabric, 1 << 30).0, address, Task { kind, size, count: 3 });
                 assert_eq!(latencies.expect("measured").count(), 3, "{kind:?} {size}");
             }
         }
@@ -455,13 +455,13 @@ mod tests {
     /// Breaks if a device without WRITE WITH IMMEDIATE, or without receives that take bytes, is measured as if it had
     /// them.
     #[test]
-    fn a_path_is_measured_by_what_the_device_has() {
+    fn a_path_is_measured_with_the_devices_operations() {
         let ends = |config: LoopbackConfig, kind| {
             let fabric = Fabric::new(DeliveryMode::Immediate);
-            let [served, asking] = [(); 2].map(|()| fabric.open(config.clone()));
+            let [served, initiator] = [(); 2].map(|()| fabric.open(config.clone()));
             let address = served.address();
             thread::spawn(move || serve_on(&Raw { device: served.clone(), cm: served }, |_| {}));
-            ask_on(Raw { device: asking.clone(), cm: asking }, address, Task { kind, size: 20, count: 300 })
+            measure_on(Raw { device: initiator.clone(), cm: initiator }, address, Task { kind, size: 20, count: 300 })
         };
         let bare = || LoopbackConfig { no_receive: NoReceive::Wait, ..LoopbackConfig::send_only() };
         assert!(ends(bare(), Kind::Send).is_ok() && ends(bare(), Kind::Write).is_ok());

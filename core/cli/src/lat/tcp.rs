@@ -66,7 +66,7 @@ fn answer(mut connection: TcpStream) -> std::io::Result<Infallible> {
 }
 
 /// Measures `count` round trips. Under the library, once the connection is on a link, if it gets onto one.
-pub(super) fn ask(server: SocketAddr, size: u32, count: u32) -> Result<Measured, LatError> {
+pub(super) fn measure(server: SocketAddr, size: u32, count: u32) -> Result<Measured, LatError> {
     let mut connection = TcpStream::connect_timeout(&server, PATIENCE)?;
     connection.set_nodelay(true)?;
     connection.set_read_timeout(Some(PATIENCE))?;
@@ -118,10 +118,10 @@ mod tests {
             connection.write_all(&size.to_le_bytes()).expect("connected");
             connection.read(&mut [0])
         };
-        assert_eq!(ask(address, MAX_SIZE, 2).expect("answered").histogram.count(), 2);
+        assert_eq!(measure(address, MAX_SIZE, 2).expect("answered").histogram.count(), 2);
         assert!(matches!(wrong(MAX_SIZE + 1), Ok(0)));
         assert!(matches!(wrong(0), Ok(0)));
-        assert_eq!(ask(address, 2, 3).expect("answered").histogram.count(), 3);
+        assert_eq!(measure(address, 2, 3).expect("answered").histogram.count(), 3);
         drop(TcpStream::connect(address).expect("it listens"));
         let (ended, refused) = (ErrorKind::UnexpectedEof, ErrorKind::InvalidData);
         assert_eq!(server.join().expect("it ends"), [ended, refused, refused, ended, ended]);

@@ -185,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_said() {
-        for (line, said) in [
+    fn invalid_arguments_are_reported() {
+        for (line, message) in [
             ("-p 0", "\"0\" is not a process id"),
             ("-p redis", "\"redis\" is not a process id"),
             ("-p 1 2", "more than one process id; see netacc_ss -h"),
@@ -194,7 +194,7 @@ mod tests {
             ("-s sock", "-s needs a process id: netacc_ss -p PID -s ..."),
             ("-c -p 1", "-c takes no other option"),
         ] {
-            assert_eq!(parsed(line), Err(said.to_owned()));
+            assert_eq!(parsed(line), Err(message.to_owned()));
         }
         assert!(parsed("-x").is_err());
     }

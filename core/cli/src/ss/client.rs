@@ -100,7 +100,7 @@ impl FetchError {
 /// # Errors
 /// See [`FetchError`]; none of them has a lasting effect on the process.
 pub fn fetch(pid: u32, sections: &str) -> Result<Snapshot, FetchError> {
-    let snapshot: Snapshot = ask(pid, &format!("GET {sections}"))?;
+    let snapshot: Snapshot = query(pid, &format!("GET {sections}"))?;
     // The number of the request.
     Ok(Snapshot { pid, ..snapshot })
 }
@@ -109,7 +109,7 @@ pub fn fetch(pid: u32, sections: &str) -> Result<Snapshot, FetchError> {
 ///
 /// # Errors
 /// See [`FetchError`].
-pub fn ask<T: serde::de::DeserializeOwned>(pid: u32, request: &str) -> Result<T, FetchError> {
+pub fn query<T: serde::de::DeserializeOwned>(pid: u32, request: &str) -> Result<T, FetchError> {
     let deadline = Instant::now() + TIMEOUT;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FetchError::NoAnswer(pid),

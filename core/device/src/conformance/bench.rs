@@ -218,7 +218,7 @@ impl<'f> Bench<'f> {
         for _ in 0..MAX_POLLS {
             let count = self.device(side).poll_qp(pair.qp(side), &mut out);
             for wc in &out[..count.min(out.len())] {
-                self.note(pair, side, *wc);
+                self.record(pair, side, *wc);
             }
             if count < out.len() {
                 return;
@@ -228,7 +228,7 @@ impl<'f> Bench<'f> {
     }
 
     /// Keeps a completion, and checks the rules for every completion.
-    pub(super) fn note(&mut self, pair: &mut Pair, side: Side, wc: WorkCompletion) {
+    pub(super) fn record(&mut self, pair: &mut Pair, side: Side, wc: WorkCompletion) {
         let was_disconnected = pair.disconnected(side);
         pair.seen[side as usize].push(wc);
         let problem = match wc.completion {

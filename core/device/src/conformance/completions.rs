@@ -123,7 +123,7 @@ pub(super) fn poll_qp_with_little_room(bench: &mut Bench<'_>) -> Result<(), Stop
         let mut out = [EMPTY; 1];
         bench.until_unpolled("a completion, polled singly", |b| b.device(Side::B).poll_qp(qp, &mut out) == 1)?;
         ensure!(matches!(out[0].completion, Completion::Receive { .. }), "polled {:?}", out[0]);
-        bench.note(&mut pair, Side::B, out[0]);
+        bench.record(&mut pair, Side::B, out[0]);
         ensure!(pair.receives(Side::B).len() == number, "polled {:?}", out[0]);
     }
     bench.quiet(&mut pair);

@@ -102,10 +102,10 @@ fn begin(
     data: &[u8],
 ) -> Result<(ConnectionId, ConnectionId, Vec<u8>), Stop> {
     let [a, b] = &events.managers;
-    let asked = a.connect(b.address(), bench.cqs[0], REGION_LEN, data);
-    let asked = asked.map_err(|e| Stop::Failed(format!("connect: {e}")))?;
+    let attempt = a.connect(b.address(), bench.cqs[0], REGION_LEN, data);
+    let attempt = attempt.map_err(|e| Stop::Failed(format!("connect: {e}")))?;
     match events.next_on(bench, Side::B)? {
-        CmEvent::Request { id, private_data, .. } => Ok((asked, id, private_data)),
+        CmEvent::Request { id, private_data, .. } => Ok((attempt, id, private_data)),
         other => fail!("not a request: {other:?}"),
     }
 }
@@ -122,12 +122,12 @@ fn accept(bench: &mut Bench<'_>, events: &mut Events, id: ConnectionId) -> Resul
 pub(super) fn sends_bring_bytes(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
     let [a, b] = events.managers.clone();
-    let asked = a.connect_with(b.address(), bench.cqs[0], REGION_LEN, b"", Receives::FirstRegion);
+    let attempt = a.connect_with(b.address(), bench.cqs[0], REGION_LEN, b"", Receives::FirstRegion);
     if !bench.caps(Side::A).sends {
-        ensure!(matches!(asked, Err(CmError::NoSends)), "sends is off, and connecting for them gave {asked:?}");
+        ensure!(matches!(attempt, Err(CmError::NoSends)), "sends is off, and connecting for them gave {attempt:?}");
         skip!("sends is off");
     }
-    let asked = asked.map_err(|e| Stop::Failed(format!("connect_with: {e}")))?;
+    let attempt = attempt.map_err(|e| Stop::Failed(format!("connect_with: {e}")))?;
     let request = match events.next_on(bench, Side::B)? {
         CmEvent::Request { id, .. } => id,
         other => fail!("not a request: {other:?}"),
@@ -136,7 +136,7 @@ pub(super) fn sends_bring_bytes(bench: &mut Bench<'_>) -> Result<(), Stop> {
         fail!("accept_with: {error}");
     }
     let far = established(events.next_on(bench, Side::B)?, request).map_err(Stop::Failed)?;
-    let near = established(events.next_on(bench, Side::A)?, asked).map_err(Stop::Failed)?;
+    let near = established(events.next_on(bench, Side::A)?, attempt).map_err(Stop::Failed)?;
     let mut pair = bench.adopt([near, far])?;
     for (number, len) in [1, 7, 8, 9, 64, 1000, REGION_LEN, 1].into_iter().enumerate() {
         for from in Side::BOTH {
@@ -149,8 +149,8 @@ pub(super) fn sends_bring_bytes(bench: &mut Bench<'_>) -> Result<(), Stop> {
             let posted = bench.post(&pair, from, &[wr]);
             ensure!(posted == Ok(1), "posting a SEND of {len} bytes: {posted:?}");
             bench.until(&mut pair, "arrival of a SEND", |p| p.receives(to).len() > number)?;
-            let told = pair.receives(to)[number].1;
-            ensure!(told as usize == len, "a SEND of {len} bytes arrived as one of {told}");
+            let announced = pair.receives(to)[number].1;
+            ensure!(announced as usize == len, "a SEND of {len} bytes arrived as one of {announced}");
             ensure!(read(pair.local(to), 0, len) == bytes, "a SEND of {len} bytes arrived without them");
             bench.until(&mut pair, "its send completion", |p| p.sends(from).len() > number)?;
         }
@@ -169,9 +169,9 @@ fn destroy(bench: &Bench<'_>, ends: &[Established; 2]) {
 pub(super) fn connect_and_accept(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
     ensure!(events.managers[0].address() != events.managers[1].address(), "both devices have the same address");
-    let (asked, request, _) = begin(bench, &mut events, b"")?;
+    let (attempt, request, _) = begin(bench, &mut events, b"")?;
     let far = accept(bench, &mut events, request)?;
-    let near = established(events.next_on(bench, Side::A)?, asked).map_err(Stop::Failed)?;
+    let near = established(events.next_on(bench, Side::A)?, attempt).map_err(Stop::Failed)?;
     events.expect_none(bench, "after an established connection")?;
     ensure!(
         near.remote == far.local.remote && far.remote == near.local.remote,
@@ -193,12 +193,12 @@ pub(super) fn private_data_is_carried(bench: &mut Bench<'_>) -> Result<(), Stop>
     let mut events = events(bench)?;
     for len in [0, 1, MAX_PRIVATE_DATA] {
         let sent: Vec<u8> = (1..=len as u8).collect();
-        let (asked, request, got) = begin(bench, &mut events, &sent)?;
+        let (attempt, request, got) = begin(bench, &mut events, &sent)?;
         let padded = got.iter().skip(len).all(|b| *b == 0);
         let whole = got.len() >= len && got.len() <= MAX_PRIVATE_DATA && got[..len] == sent && padded;
         ensure!(whole, "{len} bytes of private data arrived as {got:?}");
         let far = accept(bench, &mut events, request)?;
-        let near = established(events.next_on(bench, Side::A)?, asked).map_err(Stop::Failed)?;
+        let near = established(events.next_on(bench, Side::A)?, attempt).map_err(Stop::Failed)?;
         destroy(bench, &[near, far]);
     }
     Ok(())
@@ -207,19 +207,19 @@ pub(super) fn private_data_is_carried(bench: &mut Bench<'_>) -> Result<(), Stop>
 /// 57 bytes are refused by `connect`.
 pub(super) fn private_data_is_bounded(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
-    let asked =
+    let attempt =
         events.managers[0].connect(events.managers[1].address(), bench.cqs[0], REGION_LEN, &[1; MAX_PRIVATE_DATA + 1]);
-    ensure!(asked.is_err(), "57 bytes of private data were taken");
+    ensure!(attempt.is_err(), "57 bytes of private data were taken");
     events.expect_none(bench, "after a refused connect")
 }
 
 /// The connecting side receives a rejection, once, and may try again.
 pub(super) fn reject_is_reported(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
-    let (asked, request, _) = begin(bench, &mut events, b"no")?;
+    let (attempt, request, _) = begin(bench, &mut events, b"no")?;
     events.managers[1].reject(request);
     match events.next_on(bench, Side::A)? {
-        CmEvent::Failed { id, .. } if id == asked => {}
+        CmEvent::Failed { id, .. } if id == attempt => {}
         other => fail!("a rejected attempt ended in {other:?}"),
     }
     events.expect_none(bench, "after a rejection")?;
@@ -254,8 +254,8 @@ pub(super) fn unreachable_is_reported(bench: &mut Bench<'_>) -> Result<(), Stop>
         match events.managers[0].connect(PeerAddress(address), bench.cqs[0], REGION_LEN, b"anybody?") {
             Err(CmError::Exhausted(what)) => fail!("connecting to an unused address: no room for {what}"),
             Err(_) => {}
-            Ok(asked) => match events.next_on(bench, Side::A)? {
-                CmEvent::Failed { id, .. } if id == asked => {}
+            Ok(attempt) => match events.next_on(bench, Side::A)? {
+                CmEvent::Failed { id, .. } if id == attempt => {}
                 other => fail!("connecting to an unused address ended in {other:?}"),
             },
         }
@@ -266,10 +266,10 @@ pub(super) fn unreachable_is_reported(bench: &mut Bench<'_>) -> Result<(), Stop>
 /// Several attempts at once can be distinguished.
 pub(super) fn connects_may_overlap(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
-    let mut asked = Vec::new();
+    let mut attempt = Vec::new();
     for number in 0..3u8 {
         let id = events.managers[0].connect(events.managers[1].address(), bench.cqs[0], REGION_LEN, &[number + 1]);
-        asked.push(id.map_err(|e| Stop::Failed(format!("connect {number}: {e}")))?);
+        attempt.push(id.map_err(|e| Stop::Failed(format!("connect {number}: {e}")))?);
     }
     let mut requests = Vec::new();
     for _ in 0..3 {
@@ -288,7 +288,7 @@ pub(super) fn connects_may_overlap(bench: &mut Bench<'_>) -> Result<(), Stop> {
     for _ in 0..3 {
         let event = events.next_on(bench, Side::A)?;
         let (CmEvent::Established { id, .. } | CmEvent::Failed { id, .. }) = event else { fail!("{event:?}") };
-        let Some(index) = asked.iter().position(|a| *a == id) else { fail!("an unknown attempt: {event:?}") };
+        let Some(index) = attempt.iter().position(|a| *a == id) else { fail!("an unknown attempt: {event:?}") };
         ensure!(near[index].is_none(), "attempt {index} was reported twice");
         near[index] = Some(established(event, id));
     }
@@ -308,9 +308,9 @@ pub(super) fn accept_is_for_open_requests(bench: &mut Bench<'_>) -> Result<(), S
     let accept_again = |b: &Bench<'_>, id| target.accept(id, b.cqs[1], REGION_LEN);
     ensure!(accept_again(bench, ConnectionId(u64::MAX - 1)).is_err(), "a request that was never made was accepted");
     events.managers[1].reject(ConnectionId(u64::MAX - 1));
-    let (asked, request, _) = begin(bench, &mut events, b"once")?;
+    let (attempt, request, _) = begin(bench, &mut events, b"once")?;
     let far = accept(bench, &mut events, request)?;
-    let near = established(events.next_on(bench, Side::A)?, asked).map_err(Stop::Failed)?;
+    let near = established(events.next_on(bench, Side::A)?, attempt).map_err(Stop::Failed)?;
     ensure!(accept_again(bench, request).is_err(), "a request was accepted twice");
     events.managers[1].reject(request);
     events.expect_none(bench, "after answers to no request")?;

@@ -183,7 +183,7 @@ impl InMemoryAnchor {
     fn with<R>(&self, f: impl FnOnce(&mut Pipe, AnchorEnd) -> R) -> R {
         let mut pipe = self.holder.pipe.lock();
         let result = f(&mut pipe, self.holder.end);
-        pipe.settle_if_immediate();
+        pipe.deliver_if_immediate();
         pipe.record_use();
         result
     }
@@ -310,7 +310,7 @@ impl Drop for Holder {
         } else {
             near.write_ended = true;
         }
-        pipe.settle_if_immediate();
+        pipe.deliver_if_immediate();
         pipe.record_use();
     }
 }
@@ -342,8 +342,8 @@ impl AnchorWire {
     }
 
     /// Makes deliveries until the wire is quiet.
-    pub fn settle(&self) {
-        self.pipe.lock().settle();
+    pub fn deliver_all(&self) {
+        self.pipe.lock().deliver_all();
     }
 
     /// The connection breaks in the middle: both ends are to be reset.
@@ -352,7 +352,7 @@ impl AnchorWire {
         for end in &mut pipe.ends {
             end.reset_pending |= !end.reset_received;
         }
-        pipe.settle_if_immediate();
+        pipe.deliver_if_immediate();
     }
 
     /// The result of a readiness poll of an end now.
@@ -360,13 +360,13 @@ impl AnchorWire {
         self.pipe.lock().state(end)
     }
 
-    /// Records `number` in `used` when an end is used, once until [`look`](AnchorWire::look).
+    /// Records `number` in `used` when an end is used, once until [`reset_use`](AnchorWire::reset_use).
     pub fn watch(&self, number: u32, used: &UsedWires) {
         self.pipe.lock().watch = Some(Watch { number, used: used.clone(), recorded: false });
     }
 
     /// Records the next use again.
-    pub fn look(&self) {
+    pub fn reset_use(&self) {
         if let Some(watch) = &mut self.pipe.lock().watch {
             watch.recorded = false;
         }
@@ -439,7 +439,7 @@ impl Pipe {
 
     fn deliver(&mut self, delivery: AnchorDelivery) -> bool {
         let possible = self.deliverable().into_iter().find(|d| match (d, &delivery) {
-            (AnchorDelivery::Bytes { to, .. }, AnchorDelivery::Bytes { to: asked, len }) => to == asked && *len > 0,
+            (AnchorDelivery::Bytes { to, .. }, AnchorDelivery::Bytes { to: wanted, len }) => to == wanted && *len > 0,
             _ => *d == delivery,
         });
         match (possible, delivery) {
@@ -483,7 +483,7 @@ impl Pipe {
         near.error = Some(if near.fin_received { EPIPE } else { ECONNRESET });
     }
 
-    fn settle(&mut self) {
+    fn deliver_all(&mut self) {
         // Bytes and FIN of an end go before its reset, which is last in the list for each end.
         while let Some(next) = self.deliverable().first().copied() {
             self.deliver(next);
@@ -498,9 +498,9 @@ impl Pipe {
         }
     }
 
-    fn settle_if_immediate(&mut self) {
+    fn deliver_if_immediate(&mut self) {
         if self.config.mode == DeliveryMode::Immediate {
-            self.settle();
+            self.deliver_all();
         }
     }
 }

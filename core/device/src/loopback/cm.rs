@@ -35,14 +35,14 @@ impl ConnectionManager for LoopbackDevice {
             match s.admission(peer) {
                 Err(refusal) => s.notify(self.id, id, NoticeKind::Failed(refusal)),
                 Ok(target) => {
-                    let asked = Attempt {
+                    let entry = Attempt {
                         initiator: self.id,
                         initiator_cq: cq,
                         initiator_region_len: region_len,
                         initiator_receives: receives,
                         target,
                     };
-                    s.attempts.insert(attempt, asked);
+                    s.attempts.insert(attempt, entry);
                     let mut private_data = private_data.to_vec();
                     if s.config(self.id).pad_private_data {
                         private_data.resize(MAX_PRIVATE_DATA, 0);
@@ -66,24 +66,24 @@ impl ConnectionManager for LoopbackDevice {
             s.check_receives(self.id, receives)?;
             let attempt = s.open_attempt(self.id, id).ok_or(CmError::Unreachable)?;
             let region_len = s.check_room(self.id, cq, region_len)?;
-            let Some(asked) = s.attempts.remove(&attempt) else { return Ok(()) };
-            let initiator = asked.initiator;
+            let Some(entry) = s.attempts.remove(&attempt) else { return Ok(()) };
+            let initiator = entry.initiator;
             if s.live(initiator).is_none() {
                 s.notify(self.id, id, NoticeKind::Failed(Refusal::Unreachable));
                 return Ok(());
             }
             // Its memory may have been used for something else since the request.
-            if s.check_room(initiator, asked.initiator_cq, asked.initiator_region_len as usize).is_err() {
+            if s.check_room(initiator, entry.initiator_cq, entry.initiator_region_len as usize).is_err() {
                 s.notify(self.id, id, NoticeKind::Failed(Refusal::Exhausted));
                 s.notify(initiator, initiator_id(attempt), NoticeKind::Failed(Refusal::Exhausted));
                 return Ok(());
             }
-            let near = (initiator, asked.initiator_cq);
+            let near = (initiator, entry.initiator_cq);
             let qps = s.connect_pair(near, (self.id, cq));
-            let theirs = s.device_mut(initiator).register(qps[0], asked.initiator_region_len);
+            let theirs = s.device_mut(initiator).register(qps[0], entry.initiator_region_len);
             let ours = s.device_mut(self.id).register(qps[1], region_len);
             let (their_remote, our_remote) = (theirs.remote, ours.remote);
-            s.receive_into(initiator, qps[0], asked.initiator_receives, their_remote);
+            s.receive_into(initiator, qps[0], entry.initiator_receives, their_remote);
             s.receive_into(self.id, qps[1], receives, our_remote);
             let peer = initiator.address();
             s.notify(self.id, id, NoticeKind::Established { qp: qps[1], peer, local: ours, remote: their_remote });

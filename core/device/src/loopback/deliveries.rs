@@ -134,7 +134,7 @@ impl State {
         });
         let Some(link) = self.links.get_mut(&from.link) else { return };
         let [near, far] = sides(link, from.side);
-        far.heard = true;
+        far.has_received = true;
         let receiver = far.qp;
         if consumes {
             far.receives -= 1;
@@ -292,14 +292,14 @@ impl State {
     }
 
     /// Makes all deliveries of a link, if the fabric delivers immediately.
-    pub(super) fn settle_if_immediate(&mut self, at: Place) {
+    pub(super) fn deliver_if_immediate(&mut self, at: Place) {
         if self.mode == DeliveryMode::Immediate {
-            self.settle_link(at.link);
+            self.deliver_link(at.link);
         }
     }
 
     /// Makes all deliveries of one link that are not withheld.
-    pub(super) fn settle_link(&mut self, id: LinkId) {
+    pub(super) fn deliver_link(&mut self, id: LinkId) {
         let places = [Place { link: id, side: 0 }, Place { link: id, side: 1 }];
         // Ends because every round delivers something, and deliveries add none that are not already posted.
         while places.iter().any(|p| self.message_ready(*p) || self.acknowledgement_ready(*p)) {
@@ -313,8 +313,8 @@ impl State {
             }
         }
         for place in places {
-            let held = self.links.get(&id).and_then(|l| l.ends[place.side].disconnect).unwrap_or(true);
-            if !held && self.disconnect_ready(place) {
+            let withheld = self.links.get(&id).and_then(|l| l.ends[place.side].disconnect).unwrap_or(true);
+            if !withheld && self.disconnect_ready(place) {
                 self.deliver_disconnect(place);
             }
         }

@@ -241,7 +241,7 @@ impl Device for LoopbackDevice {
             }
             end.receive_slots += count;
             end.receives += count;
-            s.settle_if_immediate(at);
+            s.deliver_if_immediate(at);
             Ok(())
         })
     }
@@ -256,7 +256,7 @@ impl Device for LoopbackDevice {
             if end.life != Life::Alive || link.dead && nothing_is_flushed {
                 return Err(PostError::Dead);
             }
-            let spoke_too_soon = self.config.capabilities.initiator_sends_first && at.side == 1 && !end.heard;
+            let spoke_too_soon = self.config.capabilities.initiator_sends_first && at.side == 1 && !end.has_received;
             if !wrs.iter().all(|wr| self.permits(s, at, wr)) {
                 return Err(PostError::Invalid);
             }
@@ -270,7 +270,7 @@ impl Device for LoopbackDevice {
             if spoke_too_soon && count > 0 {
                 s.kill(at.link, [false; 2]);
             }
-            s.settle_if_immediate(at);
+            s.deliver_if_immediate(at);
             Ok(count)
         })
     }
@@ -279,7 +279,7 @@ impl Device for LoopbackDevice {
         self.fabric.with(|s| {
             if let Some(at) = s.place(self.id, qp) {
                 s.fail_end(at);
-                s.settle_if_immediate(at);
+                s.deliver_if_immediate(at);
             }
         });
     }
@@ -288,7 +288,7 @@ impl Device for LoopbackDevice {
         self.fabric.with(|s| {
             if let Some(at) = s.place(self.id, qp) {
                 s.destroy_end(at);
-                s.settle_if_immediate(at);
+                s.deliver_if_immediate(at);
             }
         });
     }

@@ -74,7 +74,7 @@ impl Fabric {
     }
 
     /// Makes all deliveries, oldest link first, until the fabric is quiet; returns their number.
-    pub fn settle(&self) -> usize {
+    pub fn deliver_all(&self) -> usize {
         let mut count = 0;
         while self.step(0).is_some() {
             count += 1;
@@ -100,7 +100,7 @@ impl Fabric {
                 Notice::Neither => (true, true),
             };
             s.kill(at.link, if at.side == 0 { [near, far] } else { [far, near] });
-            s.settle_if_immediate(at);
+            s.deliver_if_immediate(at);
             true
         })
     }
@@ -125,7 +125,7 @@ impl Fabric {
             for at in places {
                 if s.links.get(&at.link).is_some_and(|l| l.ends[at.side].life != Life::Destroyed) {
                     s.destroy_end(at);
-                    s.settle_if_immediate(at);
+                    s.deliver_if_immediate(at);
                 }
             }
             s.forget_connector(id);

@@ -85,7 +85,7 @@ pub(super) struct End {
     pub(super) into: Option<RemoteRegion>,
     pub(super) life: Life,
     /// A message of the peer has arrived.
-    pub(super) heard: bool,
+    pub(super) has_received: bool,
     /// Posted, not consumed.
     pub(super) receives: u32,
     /// Of those, the number set aside for messages in flight ([`QueueFull`](super::NoReceive::QueueFull)).
@@ -110,7 +110,7 @@ impl End {
             qp,
             into: None,
             life: Life::Alive,
-            heard: false,
+            has_received: false,
             receives: 0,
             promised: 0,
             receive_slots: 0,

@@ -26,7 +26,7 @@ impl Side {
         WorkRequest { id: WorkRequestId(id), operation, payload, signaled: true }
     }
 
-    fn say(&self, number: u32) -> Result<usize, PostError> {
+    fn post(&self, number: u32) -> Result<usize, PostError> {
         let bytes = number.to_le_bytes();
         let wr = self.write(number.into(), u64::from(number) * 4, Payload::Inline(&bytes), Some(number));
         self.device.post_send(self.qp, &[wr])
@@ -43,8 +43,8 @@ impl Side {
         out[..count].to_vec()
     }
 
-    fn heard(&self) -> Vec<u32> {
-        heard(&self.poll())
+    fn received(&self) -> Vec<u32> {
+        received(&self.poll())
     }
 
     fn end(&self) -> QueuePairEnd {
@@ -52,7 +52,7 @@ impl Side {
     }
 }
 
-fn heard(completions: &[WorkCompletion]) -> Vec<u32> {
+fn received(completions: &[WorkCompletion]) -> Vec<u32> {
     let imm = |wc: &WorkCompletion| match wc.completion {
         Completion::Receive { imm, .. } => Some(imm),
         _ => None,
@@ -73,10 +73,10 @@ fn device(fabric: &Fabric, config: LoopbackConfig) -> Arc<LoopbackDevice> {
 fn connect(fabric: &Fabric, a: &Arc<LoopbackDevice>, b: &Arc<LoopbackDevice>) -> (Side, Side) {
     let cq = CompletionQueueId(0);
     a.connect(b.address(), cq, LEN, b"").expect("there is room");
-    fabric.settle();
+    fabric.deliver_all();
     let Some(CmEvent::Request { id, .. }) = b.poll_event() else { panic!("no request") };
     b.accept(id, cq, LEN).expect("there is room");
-    fabric.settle();
+    fabric.deliver_all();
     let established = |device: &Arc<LoopbackDevice>| match device.poll_event() {
         Some(CmEvent::Established { qp, local, remote, .. }) => Side { device: device.clone(), qp, local, remote },
         other => panic!("not established: {other:?}"),
@@ -104,7 +104,7 @@ fn a_seed_replays_and_order_within_a_queue_pair_is_kept() {
         for number in 1..=10 {
             for (a, b) in &pairs {
                 b.device.post_recv(b.qp, 1).expect("there is room");
-                a.say(number).expect("there is room");
+                a.post(number).expect("there is room");
             }
             (0..rng.below(12)).for_each(|_| log.extend(fabric.step(rng.next_u64())));
         }
@@ -112,7 +112,7 @@ fn a_seed_replays_and_order_within_a_queue_pair_is_kept() {
             log.push(delivery);
         }
         for (_, b) in &pairs {
-            assert_eq!(b.heard(), (1..=10).collect::<Vec<_>>(), "seed {seed}");
+            assert_eq!(b.received(), (1..=10).collect::<Vec<_>>(), "seed {seed}");
         }
         log
     };
@@ -127,12 +127,12 @@ fn a_seed_replays_and_order_within_a_queue_pair_is_kept() {
 fn explicit_delivery_moves_nothing_by_itself() {
     let (fabric, a, b) = pair(DeliveryMode::Explicit, LoopbackConfig::erdma());
     b.device.post_recv(b.qp, 1).expect("there is room");
-    a.say(1).expect("there is room");
+    a.post(1).expect("there is room");
     assert_eq!((a.poll(), b.poll(), fabric.in_flight(a.end())), (vec![], vec![], 1));
     assert_eq!(fabric.deliverable(), [Delivery::Message { from: a.end() }]);
     assert!(!fabric.deliver(Delivery::Acknowledgement { to: a.end() }), "nothing was placed yet");
     assert!(fabric.deliver(Delivery::Message { from: a.end() }));
-    assert_eq!((b.heard(), a.poll()), (vec![1], vec![]));
+    assert_eq!((b.received(), a.poll()), (vec![1], vec![]));
     assert!(fabric.deliver(Delivery::Acknowledgement { to: a.end() }));
     assert_eq!(a.poll().len(), 1);
     assert_eq!(fabric.step(0), None);
@@ -147,7 +147,7 @@ fn regions_are_read_when_delivered() {
     let payload = Payload::Region { region: &staging, offset: 0, len: 5 };
     assert_eq!(a.device.post_send(a.qp, &[a.write(1, 0, payload, None)]), Ok(1));
     assert!(staging.memory.write(0, b"late!"));
-    fabric.settle();
+    fabric.deliver_all();
     let mut bytes = [0; 5];
     assert!(b.local.memory.read(0, &mut bytes));
     assert_eq!(&bytes, b"late!");
@@ -155,7 +155,7 @@ fn regions_are_read_when_delivered() {
     let payload = Payload::Region { region: &staging, offset: 0, len: 5 };
     assert_eq!(a.device.post_send(a.qp, &[a.write(2, 0, payload, None)]), Ok(1));
     a.device.free_region(a.qp, staging.clone());
-    fabric.settle();
+    fabric.deliver_all();
     let seen = a.poll();
     assert!(seen.iter().any(|wc| wc.status == CompletionStatus::Other(4)), "{seen:?}");
     assert_eq!(disconnects(&b.poll()), 1);
@@ -166,7 +166,7 @@ fn regions_are_read_when_delivered() {
 fn a_killed_link_flushes_and_each_end_learns_in_its_own_time() {
     let (fabric, a, b) = pair(DeliveryMode::Explicit, LoopbackConfig::soft_roce());
     b.device.post_recv(b.qp, 4).expect("there is room");
-    (1..=3).for_each(|n| assert_eq!(a.say(n), Ok(1)));
+    (1..=3).for_each(|n| assert_eq!(a.post(n), Ok(1)));
     assert!(fabric.deliver(Delivery::Message { from: a.end() }));
     let torn = Kill { torn_bytes: 2, ..Kill::default() };
     assert!(fabric.kill(a.end(), torn));
@@ -174,10 +174,10 @@ fn a_killed_link_flushes_and_each_end_learns_in_its_own_time() {
     let mut bytes = [0xff; 4];
     assert!(b.local.memory.read(8, &mut bytes));
     assert_eq!(bytes, [2, 0, 0, 0], "the first bytes of message 2 are there");
-    assert_eq!(a.say(4), Ok(1), "A has not got the event yet");
+    assert_eq!(a.post(4), Ok(1), "A has not got the event yet");
     assert!(fabric.deliver(Delivery::Disconnect { to: b.end() }));
     let seen = b.poll();
-    assert_eq!((heard(&seen), disconnects(&seen)), (vec![1], 1));
+    assert_eq!((received(&seen), disconnects(&seen)), (vec![1], 1));
     assert_eq!(b.device.post_recv(b.qp, 1), Err(PostError::Dead));
     assert!(a.poll().is_empty());
     assert!(fabric.deliver(Delivery::Disconnect { to: a.end() }));
@@ -190,7 +190,7 @@ fn a_killed_link_flushes_and_each_end_learns_in_its_own_time() {
         [&sends[..], &[Completion::Disconnected]].concat(),
         "message 1 was placed, but not acknowledged"
     );
-    assert_eq!(a.say(5), Err(PostError::Dead));
+    assert_eq!(a.post(5), Err(PostError::Dead));
     assert_eq!(fabric.step(0), None);
 }
 
@@ -202,26 +202,26 @@ fn immediate_delivery_can_withhold_a_disconnect() {
     assert_eq!((disconnects(&a.poll()), disconnects(&b.poll())), (1, 0));
     b.device.post_recv(b.qp, 1).expect("B has not got the event yet");
     assert_eq!(fabric.deliverable(), [Delivery::Disconnect { to: b.end() }]);
-    fabric.settle();
+    fabric.deliver_all();
     assert_eq!(disconnects(&b.poll()), 1);
 }
 
 // Breaks if bytes that a crashed process had placed are lost where placement is delivery, or kept where it is not.
 #[test]
-fn a_crash_leaves_what_was_placed() {
+fn a_crash_leaves_placed_bytes() {
     for (config, kept) in [(LoopbackConfig::shm(), vec![1, 2, 3]), (LoopbackConfig::erdma(), vec![])] {
         let (fabric, a, b) = pair(DeliveryMode::Explicit, config);
         b.device.post_recv(b.qp, 4).expect("there is room");
-        (1..=3).for_each(|n| assert_eq!(a.say(n), Ok(1)));
+        (1..=3).for_each(|n| assert_eq!(a.post(n), Ok(1)));
         fabric.crash(a.device.id());
         assert!(
             kept.is_empty() || !fabric.deliver(Delivery::Disconnect { to: b.end() }),
             "not before the placed messages"
         );
-        fabric.settle();
+        fabric.deliver_all();
         let seen = b.poll();
-        assert_eq!((heard(&seen), disconnects(&seen)), (kept, 1));
-        assert_eq!(a.say(4), Err(PostError::Dead));
+        assert_eq!((received(&seen), disconnects(&seen)), (kept, 1));
+        assert_eq!(a.post(4), Err(PostError::Dead));
         assert!(a.device.create_cq().is_err() && a.poll().is_empty());
         b.device.destroy_qp(b.qp);
         assert_eq!(fabric.step(0), None);
@@ -239,20 +239,20 @@ fn a_crash_is_noticed_by_connectors() {
         remote: "127.0.0.1:4000".parse().expect("an address"),
     };
     b.publish(&tuple, 3).expect("there is room");
-    let asked = a.connect(b.address(), cq, LEN, b"").expect("there is room");
+    let attempt = a.connect(b.address(), cq, LEN, b"").expect("there is room");
     fabric.crash(b.id());
-    fabric.settle();
+    fabric.deliver_all();
     let event = a.poll_event();
-    assert!(matches!(event, Some(CmEvent::Failed { id, error: CmError::Unreachable }) if id == asked), "{event:?}");
+    assert!(matches!(event, Some(CmEvent::Failed { id, error: CmError::Unreachable }) if id == attempt), "{event:?}");
     assert_eq!(a.lookup(&tuple.reversed()), None);
     // The other way round: the connector dies before it is accepted.
     let c = device(&fabric, LoopbackConfig::shm());
     c.connect(a.address(), cq, LEN, b"").expect("there is room");
-    fabric.settle();
+    fabric.deliver_all();
     let Some(CmEvent::Request { id, .. }) = a.poll_event() else { panic!("no request") };
     fabric.crash(c.id());
     a.accept(id, cq, LEN).expect("the request is open");
-    fabric.settle();
+    fabric.deliver_all();
     assert!(matches!(a.poll_event(), Some(CmEvent::Failed { id: failed, .. }) if failed == id));
 }
 
@@ -307,9 +307,9 @@ fn queues_can_be_shrunk() {
     let (fabric, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::shm());
     fabric.limit_queues(a.device.id(), QueueDepths { send: 2, recv: 64 });
     b.device.post_recv(b.qp, 10).expect("there is room");
-    assert_eq!([a.say(1), a.say(2), a.say(3)], [Ok(1), Ok(1), Err(PostError::QueueFull)]);
+    assert_eq!([a.post(1), a.post(2), a.post(3)], [Ok(1), Ok(1), Err(PostError::QueueFull)]);
     assert_eq!(a.poll().len(), 2);
-    assert_eq!(a.say(3), Ok(1));
+    assert_eq!(a.post(3), Ok(1));
     fabric.limit_queues(b.device.id(), QueueDepths { send: 64, recv: 0 });
     assert_eq!(b.device.post_recv(b.qp, 1), Err(PostError::QueueFull));
     fabric.limit_queues(b.device.id(), QueueDepths { send: u32::MAX, recv: u32::MAX });
@@ -320,15 +320,15 @@ fn queues_can_be_shrunk() {
 #[test]
 fn a_message_without_a_receive() {
     let (_, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::soft_roce());
-    assert_eq!((a.say(1), b.poll()), (Ok(1), vec![]));
+    assert_eq!((a.post(1), b.poll()), (Ok(1), vec![]));
     b.device.post_recv(b.qp, 1).expect("there is room");
-    assert_eq!(b.heard(), [1], "it waited");
+    assert_eq!(b.received(), [1], "it waited");
     let (_, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::shm());
-    assert_eq!(a.say(1), Err(PostError::QueueFull));
+    assert_eq!(a.post(1), Err(PostError::QueueFull));
     b.device.post_recv(b.qp, 1).expect("there is room");
-    assert_eq!((a.say(1), a.say(2)), (Ok(1), Err(PostError::QueueFull)));
+    assert_eq!((a.post(1), a.post(2)), (Ok(1), Err(PostError::QueueFull)));
     let (_, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::erdma());
-    assert_eq!(a.say(1), Ok(1));
+    assert_eq!(a.post(1), Ok(1));
     assert_eq!((disconnects(&a.poll()), disconnects(&b.poll())), (1, 1), "it was fatal");
 }
 
@@ -337,13 +337,13 @@ fn a_message_without_a_receive() {
 fn the_connecting_side_speaks_first() {
     let (_, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::erdma());
     a.device.post_recv(a.qp, 1).expect("there is room");
-    assert_eq!(b.say(1), Ok(1));
+    assert_eq!(b.post(1), Ok(1));
     assert_eq!((disconnects(&a.poll()), disconnects(&b.poll())), (1, 1));
 }
 
 // Breaks if a driver that never signals could continue for ever, which it cannot on verbs.
 #[test]
-fn unsignaled_requests_hold_their_slots_until_a_signaled_one_is_polled() {
+fn unsignaled_requests_occupy_their_slots_until_a_signaled_one_is_polled() {
     let (_, a, _b) = pair(DeliveryMode::Immediate, LoopbackConfig::erdma());
     let wr = |signaled| WorkRequest { signaled, ..a.write(1, 0, Payload::Inline(b"x"), None) };
     assert_eq!(a.device.post_send(a.qp, &[wr(false); 63]), Ok(63));
@@ -359,13 +359,13 @@ fn an_armed_queue_makes_its_channel_readable() {
     let (_, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::shm());
     let cq = CompletionQueueId(0);
     b.device.post_recv(b.qp, 5).expect("there is room");
-    assert_eq!(a.say(1), Ok(1));
+    assert_eq!(a.post(1), Ok(1));
     assert!(!b.device.channel_ready(cq), "not armed");
     assert_eq!(b.device.arm(cq), crate::Armed::Pending);
     b.device.disarm(cq);
-    assert_eq!(b.heard(), [1]);
+    assert_eq!(b.received(), [1]);
     assert_eq!(b.device.arm(cq), crate::Armed::Sleep);
-    assert_eq!((a.say(2), b.device.channel_ready(cq)), (Ok(1), true));
+    assert_eq!((a.post(2), b.device.channel_ready(cq)), (Ok(1), true));
     b.device.disarm(cq);
     assert!(!b.device.channel_ready(cq));
 }
@@ -390,7 +390,7 @@ fn random_calls_never_panic() {
             let (d, qp) = (&side.device, side.qp);
             match rng.below(14) {
                 0..=3 => drop(d.post_recv(qp, rng.below(5) as u32)),
-                4..=6 => drop(side.say(rng.below(2000) as u32)),
+                4..=6 => drop(side.post(rng.below(2000) as u32)),
                 7 => drop(d.window(qp, RemoteRegion { len: rng.next_u64() as u32, ..side.remote })),
                 8 => d.free_region(qp, side.local.clone()),
                 9 => drop(d.alloc_region(qp, rng.below(10_000))),
@@ -404,6 +404,6 @@ fn random_calls_never_panic() {
                 fabric.step(rng.next_u64());
             });
         }
-        fabric.settle();
+        fabric.deliver_all();
     }
 }

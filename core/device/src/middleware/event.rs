@@ -145,7 +145,7 @@ pub enum Event {
         /// The result.
         outcome: Armed,
     },
-    /// [`CompletionEvents::hold_wakes`](crate::CompletionEvents::hold_wakes).
+    /// [`CompletionEvents::defer_wakes`](crate::CompletionEvents::defer_wakes).
     HoldWakes,
     /// [`CompletionEvents::release_wakes`](crate::CompletionEvents::release_wakes).
     ReleaseWakes,

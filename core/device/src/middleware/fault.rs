@@ -45,7 +45,7 @@ pub struct Fault<D: ?Sized> {
 
 /// Completions taken from the device and not yet shown.
 #[derive(Default)]
-struct Held {
+struct Delayed {
     /// With the poll count at which each becomes visible, never decreasing.
     completions: VecDeque<(u64, WorkCompletion)>,
     /// The number of them that `pending` has reported already.
@@ -60,7 +60,7 @@ struct FaultState {
     delays: BTreeMap<QueuePairId, u64>,
     /// The queue that reported a queue pair last. Unknown for a queue pair that was only polled directly.
     queues: BTreeMap<QueuePairId, CompletionQueueId>,
-    held: BTreeMap<QueuePairId, Held>,
+    delayed: BTreeMap<QueuePairId, Delayed>,
 }
 
 /// Entries taken from the device at a time. Arbitrary.
@@ -76,7 +76,7 @@ impl<D: Device + ?Sized> Fault<D> {
             kills: BTreeMap::new(),
             delays: BTreeMap::new(),
             queues: BTreeMap::new(),
-            held: BTreeMap::new(),
+            delayed: BTreeMap::new(),
         };
         Fault { config, state: Mutex::new(state), inner }
     }
@@ -97,15 +97,15 @@ impl<D: Device + ?Sized> Fault<D> {
     }
 
     /// Completions taken from the device and not yet shown.
-    pub fn held(&self) -> usize {
-        self.state.lock().held.values().map(|h| h.completions.len()).sum()
+    pub fn delayed(&self) -> usize {
+        self.state.lock().delayed.values().map(|h| h.completions.len()).sum()
     }
 
-    fn holds(&self, state: &FaultState) -> bool {
+    fn is_delaying(&self, state: &FaultState) -> bool {
         self.config.delay_polls > 0
             || self.config.reorder_per_mille > 0
             || !state.delays.is_empty()
-            || !state.held.is_empty()
+            || !state.delayed.is_empty()
     }
 
     /// Moves the device's completions of `qp` to the held ones.
@@ -116,10 +116,10 @@ impl<D: Device + ?Sized> Fault<D> {
         loop {
             let count = self.inner.poll_qp(qp, &mut batch);
             if count > 0 {
-                let held = &mut state.held.entry(qp).or_default().completions;
+                let delayed = &mut state.delayed.entry(qp).or_default().completions;
                 // A delay that was shortened meanwhile must not let later ones overtake.
-                let due = due.max(held.back().map_or(0, |(at, _)| *at));
-                held.extend(batch[..count].iter().map(|wc| (due, *wc)));
+                let due = due.max(delayed.back().map_or(0, |(at, _)| *at));
+                delayed.extend(batch[..count].iter().map(|wc| (due, *wc)));
             }
             if count < BATCH {
                 return;
@@ -131,11 +131,11 @@ impl<D: Device + ?Sized> Fault<D> {
     fn ripe(&self, state: &mut FaultState, cq: CompletionQueueId) -> Vec<QueuePairId> {
         let (polls, queues) = (state.polls, &state.queues);
         let mut ripe: Vec<QueuePairId> = state
-            .held
+            .delayed
             .iter()
             // Better reported by the wrong queue than by none.
             .filter(|(qp, _)| queues.get(qp).is_none_or(|of| *of == cq))
-            .filter(|(_, held)| held.completions.get(held.announced).is_some_and(|(due, _)| *due <= polls))
+            .filter(|(_, delayed)| delayed.completions.get(delayed.announced).is_some_and(|(due, _)| *due <= polls))
             .map(|(qp, _)| *qp)
             .collect();
         if self.config.reorder_per_mille > 0 {
@@ -170,9 +170,9 @@ impl<D: Device + ?Sized> Fault<D> {
     /// The result of arming.
     fn armed(&self, cq: CompletionQueueId, outcome: Armed) -> Armed {
         let state = self.state.lock();
-        let mut held = state.held.iter().filter(|(qp, _)| state.queues.get(qp).is_none_or(|of| *of == cq));
+        let mut delayed = state.delayed.iter().filter(|(qp, _)| state.queues.get(qp).is_none_or(|of| *of == cq));
         // Held ones will be due after some more polls, and no wake-up will come for them.
-        if held.any(|(_, h)| h.announced < h.completions.len()) {
+        if delayed.any(|(_, h)| h.announced < h.completions.len()) {
             Armed::Pending
         } else {
             outcome
@@ -186,7 +186,7 @@ impl<D: Device + ?Sized> Device for Fault<D> {
     fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
         let state = &mut *self.state.lock();
         state.polls += 1;
-        if !self.holds(state) {
+        if !self.is_delaying(state) {
             return self.inner.pending(cq, out);
         }
         let mut batch = [QueuePairId(0); BATCH];
@@ -205,8 +205,8 @@ impl<D: Device + ?Sized> Device for Fault<D> {
         let count = ripe.len().min(out.len());
         for (slot, qp) in out.iter_mut().zip(&ripe) {
             *slot = *qp;
-            if let Some(held) = state.held.get_mut(qp) {
-                held.announced = held.completions.iter().take_while(|(due, _)| *due <= polls).count();
+            if let Some(delayed) = state.delayed.get_mut(qp) {
+                delayed.announced = delayed.completions.iter().take_while(|(due, _)| *due <= polls).count();
             }
         }
         count
@@ -215,20 +215,20 @@ impl<D: Device + ?Sized> Device for Fault<D> {
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
         let state = &mut *self.state.lock();
         state.polls += 1;
-        if !self.holds(state) {
+        if !self.is_delaying(state) {
             return self.inner.poll_qp(qp, out);
         }
         self.fetch(state, qp);
         let polls = state.polls;
-        let Some(held) = state.held.get_mut(&qp) else { return 0 };
-        let due = held.completions.iter().take_while(|(due, _)| *due <= polls).count();
+        let Some(delayed) = state.delayed.get_mut(&qp) else { return 0 };
+        let due = delayed.completions.iter().take_while(|(due, _)| *due <= polls).count();
         let count = due.min(out.len());
-        for (slot, (_, wc)) in out.iter_mut().zip(held.completions.drain(..count)) {
+        for (slot, (_, wc)) in out.iter_mut().zip(delayed.completions.drain(..count)) {
             *slot = wc;
         }
-        held.announced = held.announced.saturating_sub(count);
-        if held.completions.is_empty() {
-            state.held.remove(&qp);
+        delayed.announced = delayed.announced.saturating_sub(count);
+        if delayed.completions.is_empty() {
+            state.delayed.remove(&qp);
         }
         count
     }
@@ -278,12 +278,12 @@ impl<D: Device + ?Sized> Device for Fault<D> {
         state.kills.remove(&qp);
         state.delays.remove(&qp);
         state.queues.remove(&qp);
-        state.held.remove(&qp);
+        state.delayed.remove(&qp);
     }
 }
 
 impl<D: Device + ?Sized> CompletionEvents for Fault<D> {
-    forward!(to_inner: disarm, channel_fd, drain, qp_sequence, wake_qp, knock, hold_wakes, release_wakes);
+    forward!(to_inner: disarm, channel_fd, drain, qp_sequence, wake_qp, knock, defer_wakes, release_wakes);
 
     fn arm(&self, cq: CompletionQueueId) -> Armed {
         self.armed(cq, self.inner.arm(cq))
@@ -295,7 +295,7 @@ impl<D: Device + ?Sized> CompletionEvents for Fault<D> {
 
     fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
         // The device may have no event left that would wake us.
-        if self.state.lock().held.contains_key(&qp) {
+        if self.state.lock().delayed.contains_key(&qp) {
             return Wait::Woken;
         }
         self.inner.wait_qp(qp, seen, timeout)

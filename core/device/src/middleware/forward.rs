@@ -102,7 +102,7 @@ macro_rules! forward {
 
     (@CompletionEvents $to:ident) => {
         $crate::forward!(
-            $to: arm, arm_moderated, disarm, channel_fd, drain, qp_sequence, wait_qp, wake_qp, knock, hold_wakes,
+            $to: arm, arm_moderated, disarm, channel_fd, drain, qp_sequence, wait_qp, wake_qp, knock, defer_wakes,
             release_wakes,
         );
     };
@@ -156,9 +156,9 @@ macro_rules! forward {
             $to!(self, knock(qp))
         }
     };
-    (@hold_wakes $to:ident) => {
-        fn hold_wakes(&self) {
-            $to!(self, hold_wakes())
+    (@defer_wakes $to:ident) => {
+        fn defer_wakes(&self) {
+            $to!(self, defer_wakes())
         }
     };
     (@release_wakes $to:ident) => {

@@ -194,7 +194,7 @@ mod tests {
 
     // Breaks if a field is lost or changed on the way through JSON.
     #[test]
-    fn what_was_recorded_is_read_back() {
+    fn a_recording_is_read_back() {
         let qp = QueuePairId(9);
         let bytes = record(|d| {
             d.create_cq().expect("the first queue fits");

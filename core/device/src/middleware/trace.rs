@@ -172,8 +172,8 @@ impl<D: Device + ?Sized, O: Observer> CompletionEvents for Trace<D, O> {
         self.observer.observe(&Event::Knock { qp });
     }
 
-    fn hold_wakes(&self) {
-        self.inner.hold_wakes();
+    fn defer_wakes(&self) {
+        self.inner.defer_wakes();
         self.observer.observe(&Event::HoldWakes);
     }
 
@@ -196,7 +196,7 @@ mod tests {
 
     // Breaks if a call is not reported, is reported twice, or with another result.
     #[test]
-    fn tells_each_call_with_its_result() {
+    fn each_call_is_reported_with_its_result() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = seen.clone();
         let device: Arc<dyn Device> = Fabric::new(DeliveryMode::Immediate).open(LoopbackConfig::shm());
@@ -205,10 +205,10 @@ mod tests {
         let qp = QueuePairId(1);
         assert_eq!(trace.post_recv(qp, 3), Err(PostError::Dead));
         assert!(trace.alloc_region(qp, 8).is_err());
-        let told = seen.lock().clone();
-        assert_eq!(told[0], Event::CreateCq { result: Ok(cq) });
-        assert_eq!(told[1], Event::PostRecv { qp, count: 3, result: Err(PostError::Dead) });
-        assert!(matches!(told[2], Event::AllocRegion { len: 8, result: Err(_), .. }));
-        assert_eq!(told.len(), 3);
+        let events = seen.lock().clone();
+        assert_eq!(events[0], Event::CreateCq { result: Ok(cq) });
+        assert_eq!(events[1], Event::PostRecv { qp, count: 3, result: Err(PostError::Dead) });
+        assert!(matches!(events[2], Event::AllocRegion { len: 8, result: Err(_), .. }));
+        assert_eq!(events.len(), 3);
     }
 }

@@ -43,7 +43,7 @@ impl Endpoint {
                 Err(_) => Reason::OtherHost,
             };
             self.counters.reason(reason);
-            stream.inner.proto.note_without_link(reason);
+            stream.inner.proto.handle_no_link(reason);
         });
     }
 

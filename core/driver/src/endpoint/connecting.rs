@@ -29,7 +29,7 @@ impl Endpoint {
                 // A lack of room on this side must not be recorded against the peer.
                 if let Some(Attempt { peer, .. }) = attempt {
                     if is_about_peer(reason) {
-                        self.directory.note_unreachable(peer);
+                        self.directory.mark_unreachable(peer);
                     }
                     self.promotions.lock().failed(peer, id, reason);
                     self.place(peer);
@@ -44,7 +44,7 @@ impl Endpoint {
 
     /// A peer wants a link.
     fn handle_request(&self, id: ConnectionId, peer: PeerAddress) {
-        if self.is_held_back() || self.todo.lock().timers.count(Kind::Setup) >= MAX_SETUPS {
+        if self.is_promotion_suspended() || self.todo.lock().timers.count(Kind::Setup) >= MAX_SETUPS {
             Counters::bump(&self.counters.requests_refused);
             return self.cm.reject(id);
         }
@@ -79,17 +79,17 @@ impl Endpoint {
             let sent = tx.send(self.device(), hello);
             drop(tx);
             if !self.keep_sending(&link, sent) {
-                self.note_dead(&link);
+                self.enqueue_dead(&link);
             }
         }
         let mut tx = link.tx.lock();
         if tx.watch.resting {
-            self.rouse(&mut tx);
+            self.resume_watch(&mut tx);
         }
         let owes = tx.owes();
         drop(tx);
         if owes {
-            self.note_owing(&link);
+            self.enqueue_owing(&link);
         }
         self.poll_link(&link);
     }
@@ -110,13 +110,13 @@ impl Endpoint {
         let link = Arc::new(LinkCell::new(self.device(), proto, qp, peer, connector, self.control_cq, regions));
         link.tx.lock().post_receives(self.device(), depth);
         self.links.write().insert(qp, link.clone());
-        self.todo.lock().timers.note(Timed::Setup(qp));
+        self.todo.lock().timers.add(Timed::Setup(qp));
         Counters::bump(&self.counters.links_established);
         link
     }
 
     /// Ends a link that has not become ready in time, or that has never been used.
-    pub(super) fn look_at_setup(&self, now: Instant, qp: QueuePairId, since: Instant) -> Option<Again> {
+    pub(super) fn check_setup(&self, now: Instant, qp: QueuePairId, since: Instant) -> Option<Again> {
         let link = self.links.read().get(&qp).cloned()?;
         let (ready, used) = {
             let tx = link.tx.lock();

@@ -21,23 +21,23 @@ pub const CONTEST_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Endpoint {
     /// A link other than `link`, where the stream is, requests it.
-    pub(crate) fn note_contest(&self, stream: &mut LockedStream<'_>, link: QueuePairId) {
+    pub(crate) fn record_contest(&self, stream: &mut LockedStream<'_>, link: QueuePairId) {
         let claim = Some(Claim { link, slot: stream.inner.proto.slot() });
         if std::mem::replace(&mut stream.inner.attempt.contested, claim) != claim {
-            self.note(Timed::Contested(stream.cell.clone()));
+            self.add_timer(Timed::Contested(stream.cell.clone()));
         }
     }
 
     /// Gives up an attempt that was contested for long enough.
-    pub(super) fn look_at_contested(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
+    pub(super) fn check_contested(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
         if now.saturating_since(since) < CONTEST_PATIENCE {
             return Some(Again { since, at: since + CONTEST_PATIENCE });
         }
-        self.settle_contest(cell);
+        self.resolve_contest(cell);
         None
     }
 
-    fn settle_contest(&self, cell: &Arc<StreamCell>) {
+    fn resolve_contest(&self, cell: &Arc<StreamCell>) {
         let link = cell.lock(self).link().cloned();
         let Some(link) = link else {
             cell.lock(self).change(|stream| stream.inner.attempt.contested = None);

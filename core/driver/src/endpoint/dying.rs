@@ -18,7 +18,7 @@ use crate::{Counters, LinkCell};
 const END_PATIENCE: Duration = Duration::from_millis(50);
 
 impl Endpoint {
-    pub(crate) fn note_dead(&self, link: &Arc<LinkCell>) {
+    pub(crate) fn enqueue_dead(&self, link: &Arc<LinkCell>) {
         if link.is_dying() {
             return;
         }
@@ -72,7 +72,7 @@ impl Endpoint {
             Counters::bump(&self.counters.violations);
         }
         if link.connector && !ready && !refused {
-            self.directory.note_unreachable(link.peer);
+            self.directory.mark_unreachable(link.peer);
         }
         // The streams of a refused link have already received the reason.
         let reason = if violated { Reason::Violation } else { Reason::LinkFailed };
@@ -85,7 +85,7 @@ impl Endpoint {
                 stream.inner.closing.is_closed()
             });
             if closed {
-                self.note_release(cell);
+                self.enqueue_release(cell);
             }
         }
         self.links.write().remove(&link.qp);

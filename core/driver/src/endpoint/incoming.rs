@@ -17,7 +17,7 @@ use parking_lot::MutexGuard;
 
 use super::Endpoint;
 use crate::link::LinkRx;
-use crate::stream::{Noted, Referral};
+use crate::stream::{Listed, Referral};
 use crate::{Counters, LinkCell, StreamCell};
 
 /// Completions taken at a time.
@@ -97,14 +97,14 @@ impl Endpoint {
     ) {
         let sequence = self.device().qp_sequence(link.qp());
         let mut state = self.drain_link(link, &mut rx, taken);
-        if !rx.looks.is_empty() {
-            state = self.take_in_looks(link, &mut rx, state);
+        if !rx.checks.is_empty() {
+            state = self.take_in_checks(link, &mut rx, state);
         }
         link.mark_seen(sequence);
         drop(rx);
         match state {
             LinkState::Alive => {}
-            LinkState::Failed => self.note_dead(link),
+            LinkState::Failed => self.enqueue_dead(link),
             LinkState::Refused => self.link_died(link),
         }
     }
@@ -161,7 +161,7 @@ impl Endpoint {
     fn after_completions(&self, link: &Arc<LinkCell>, rx: &LinkRx<StreamCell>, count: u32) {
         // A statement of its own, so that the lock is released before streams are locked below.
         let was_full = link.tx.lock().completed(count);
-        self.let_go(link, rx);
+        self.send_delayed(link, rx);
         if was_full {
             self.serve(link, rx);
         }
@@ -170,10 +170,10 @@ impl Endpoint {
     /// While their messages were handled, the anchors of some streams showed events that count after everything that
     /// their peers had sent before.
     #[cold]
-    fn take_in_looks(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, state: LinkState) -> LinkState {
-        let looks = std::mem::take(&mut rx.looks);
+    fn take_in_checks(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, state: LinkState) -> LinkState {
+        let checks = std::mem::take(&mut rx.checks);
         let state = if state == LinkState::Alive { self.drain_link(link, rx, &[]) } else { state };
-        for cell in looks {
+        for cell in checks {
             cell.lock(self).change(|stream| {
                 stream.polled = true;
                 stream.progress_anchor(false);
@@ -196,11 +196,11 @@ impl Endpoint {
         }
         let owes = tx.owes();
         if tx.watch.resting && messages > 0 {
-            self.rouse(&mut tx);
+            self.resume_watch(&mut tx);
         }
         drop(tx);
         if messages > 0 && owes {
-            self.note_owing(link);
+            self.enqueue_owing(link);
         }
     }
 
@@ -208,7 +208,7 @@ impl Endpoint {
     #[inline]
     fn handle_message(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, imm: u32, len: u32) -> bool {
         let Ok(imm) = Immediate::decode(imm) else {
-            link.tx.lock().proto.note_violation();
+            link.tx.lock().proto.record_violation();
             return false;
         };
         match imm.kind {
@@ -246,10 +246,10 @@ impl Endpoint {
                             stream.unstall();
                         }
                         stream.progress_anchor(false);
-                        stream.inner.noted.contains(Noted::LOOK)
+                        stream.inner.listed.contains(Listed::CHECK)
                     });
                     if shown {
-                        rx.looks.push(cell.clone());
+                        rx.checks.push(cell.clone());
                     }
                 }
                 true
@@ -274,7 +274,7 @@ impl Endpoint {
         let mut bytes = [0; CONTROL_SLOT_LEN];
         let message = link.local.memory.read(at, &mut bytes).then(|| ControlMessage::decode(&bytes));
         let Some(Ok(message)) = message else {
-            link.tx.lock().proto.note_violation();
+            link.tx.lock().proto.record_violation();
             return false;
         };
         match message {
@@ -327,7 +327,7 @@ impl Endpoint {
         drop(tx);
         if link.connector {
             // Places the stream that waits for the link; if it has gone meanwhile, the link is kept for others.
-            self.note_idle(link);
+            self.enqueue_idle(link);
         }
         self.keep_sending(link, sent)
     }
@@ -346,10 +346,11 @@ impl Endpoint {
             reason = Reason::HeldElsewhere;
         }
         self.counters().reason(reason);
-        let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: elsewhere.unwrap_or_default() };
+        let refuse =
+            Refuse { peer_slot: open.slot, reason: reason as u16, redirect_port: elsewhere.unwrap_or_default() };
         let sent = link.tx.lock().send(self.device(), ControlMessage::Refuse(refuse));
         // It may have no stream.
-        self.note_idle(link);
+        self.enqueue_idle(link);
         self.keep_sending(link, sent)
     }
 
@@ -359,7 +360,7 @@ impl Endpoint {
             //= spec §4.1.5
             //# The opener MAY connect there, once, and to no other address.
             if stream.inner.attempt.referral != Referral::Followed {
-                let elsewhere = match refuse.ask_at {
+                let elsewhere = match refuse.redirect_port {
                     0 => None,
                     port => self.directory().neighbour(link.peer, port),
                 };
@@ -375,13 +376,13 @@ impl Endpoint {
     /// The peer cannot have the link. False if that ends it now.
     fn end_setup(&self, link: &Arc<LinkCell>, error: LinkError) -> bool {
         let LinkError::Refused(reason) = error else {
-            link.tx.lock().proto.note_violation();
+            link.tx.lock().proto.record_violation();
             return false;
         };
         self.refuse_link(link, reason);
         //= spec §2.5.4
         //# A side that refuses a link sends REFUSE, in which the opener's slot is 0xffff, and nothing more.
-        let refuse = ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason: reason as u16, ask_at: 0 });
+        let refuse = ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason: reason as u16, redirect_port: 0 });
         let sent = link.tx.lock().send(self.device(), refuse);
         self.keep_sending(link, sent)
     }
@@ -395,7 +396,7 @@ impl Endpoint {
         if !link.connector {
             return self.counters().reason(reason);
         }
-        self.directory().note_unreachable(link.peer);
+        self.directory().mark_unreachable(link.peer);
         // `progress` informs the streams that waited for it.
         self.promotions.lock().ended(link.peer, link.qp, reason);
         self.need_helper();
@@ -404,7 +405,7 @@ impl Endpoint {
     /// A message of the link itself was sent, or waits for room. False if the link must end.
     pub(crate) fn keep_sending(&self, link: &Arc<LinkCell>, sent: Result<bool, PostError>) -> bool {
         if sent == Ok(false) {
-            self.note_owing(link);
+            self.enqueue_owing(link);
         }
         sent.is_ok()
     }

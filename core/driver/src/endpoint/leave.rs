@@ -11,13 +11,13 @@ impl Endpoint {
     /// The process is about to end: streams are held back, and those on a link leave it. Whether nothing would be lost
     /// if the process ended now; call again when peers may have answered.
     pub fn leave(&self, now: Instant) -> bool {
-        self.hold_back(true);
+        self.suspend_promotion(true);
         self.bring_back(Reason::Requested, now)
     }
 
     /// As [`leave`](Endpoint::leave), but permanently and for this reason: the process continues without links.
     pub fn leave_for_good(&self, reason: Reason, now: Instant) -> bool {
-        self.held_back.store(reason as u16, Ordering::Release);
+        self.promotion_suspended.store(reason as u16, Ordering::Release);
         self.bring_back(reason, now)
     }
 

@@ -12,12 +12,12 @@ use netacc_device::{
 };
 use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
-use super::promotions::{Look, Promotions, Waiting};
+use super::promotions::{Promotions, Usability, Waiting};
 use super::reasons::{reason_of, reason_without_region};
 use super::{rings, Attempt, Endpoint};
 use crate::counted::Tallied;
 use crate::link::LinkRx;
-use crate::stream::{Attachment, LockedStream, Noted, Outgoing, Referral};
+use crate::stream::{Attachment, Listed, LockedStream, Outgoing, Referral};
 use crate::{Counters, LinkCell, StreamCell};
 
 impl Endpoint {
@@ -30,7 +30,7 @@ impl Endpoint {
                 return Err(Reason::PeerBusy);
             }
         }
-        if let Some(reason) = self.held_back_for() {
+        if let Some(reason) = self.suspension_reason() {
             return Err(reason);
         }
         self.sink().may_promote()?;
@@ -62,7 +62,7 @@ impl Endpoint {
     }
 
     /// The peer has referred a stream, which has left its link, to a process that is at `peer`.
-    pub(crate) fn ask_elsewhere(&self, cell: &Arc<StreamCell>, peer: PeerAddress) {
+    pub(crate) fn follow_referral(&self, cell: &Arc<StreamCell>, peer: PeerAddress) {
         cell.lock(self).change(|stream| stream.inner.attempt.referral = Referral::Followed);
         self.wait_for_link(cell, peer, UNKNOWN_STREAM);
     }
@@ -91,8 +91,8 @@ impl Endpoint {
             drop(promotions);
             let stream = waiting.stream.clone();
             if let Err(reason) = self.open_on(&link, waiting, opening) {
-                self.note_without_link(&stream, reason);
-                self.note_idle(&link);
+                self.handle_no_link(&stream, reason);
+                self.enqueue_idle(&link);
             }
             promotions = self.promotions.lock();
         }
@@ -104,10 +104,10 @@ impl Endpoint {
         for qp in ready {
             // The streams that it was made for have gone.
             let link = self.links.read().get(&qp).cloned();
-            link.iter().for_each(|link| self.note_idle(link));
+            link.iter().for_each(|link| self.enqueue_idle(link));
         }
         if let Some((reason, streams)) = failed {
-            streams.iter().for_each(|w| self.note_without_link(&w.stream, reason));
+            streams.iter().for_each(|w| self.handle_no_link(&w.stream, reason));
         }
     }
 
@@ -123,23 +123,23 @@ impl Endpoint {
             peer.put_back(ready.drain(..));
             return None;
         }
-        ready.extend(peer.take_ready(|qp| self.look_at_link(qp)));
+        ready.extend(peer.take_ready(|qp| self.check_link(qp)));
         if peer.waiting.is_empty() {
             return None;
         }
         let get = |qp: QueuePairId| self.links.read().get(&qp).cloned();
         while let Some(qp) = ready.pop_front() {
-            if self.look_at_link(qp) == Look::Usable {
+            if self.check_link(qp) == Usability::Usable {
                 return get(qp);
             }
         }
         if let Some(qp) = self.cache.lock().take(address) {
-            if self.look_at_link(qp) == Look::Usable {
+            if self.check_link(qp) == Usability::Usable {
                 Counters::bump(&self.counters().links_reused);
                 return get(qp);
             }
         }
-        let shared = peer.find_room(self.config.sharing, |qp| self.look_at_link(qp)).and_then(get)?;
+        let shared = peer.find_room(self.config.sharing, |qp| self.check_link(qp)).and_then(get)?;
         self.cache.lock().remove(shared.qp);
         Some(shared)
     }
@@ -161,14 +161,14 @@ impl Endpoint {
         }
     }
 
-    fn look_at_link(&self, qp: QueuePairId) -> Look {
+    fn check_link(&self, qp: QueuePairId) -> Usability {
         let links = self.links.read();
-        let Some(link) = links.get(&qp).filter(|link| !link.is_dying()) else { return Look::Unusable };
+        let Some(link) = links.get(&qp).filter(|link| !link.is_dying()) else { return Usability::Unusable };
         let tx = link.tx.lock();
         match (tx.proto.is_ready(), tx.proto.has_room()) {
-            (false, _) => Look::NotReady,
-            (true, true) => Look::Usable,
-            (true, false) => Look::Unusable,
+            (false, _) => Usability::NotReady,
+            (true, true) => Usability::Usable,
+            (true, false) => Usability::Unusable,
         }
     }
 
@@ -182,7 +182,7 @@ impl Endpoint {
             if !guard.proto().may_promote()
                 || guard.link().is_some()
                 || guard.inner.closing.is_closed()
-                || self.is_held_back()
+                || self.is_promotion_suspended()
             {
                 drop(guard);
                 link.free_region(self.device(), region);
@@ -197,7 +197,7 @@ impl Endpoint {
                 let inner = &mut *stream.inner;
                 inner.attached =
                     Some(Attachment { link: link.clone(), region, outgoing: None, _tallied: self.attached.add() });
-                inner.noted.remove(Noted::RELEASE);
+                inner.listed.remove(Listed::RELEASE);
                 inner.attempt.opening = opening;
                 put_slot(&mut rx, slot, cell);
                 inner.proto.open(slot.0, wire_tuple(&cell.tuple), *hint, self.nonce(), ring);
@@ -221,9 +221,9 @@ impl Endpoint {
     }
 
     /// A stream that waited for a link stays on TCP, for this reason.
-    fn note_without_link(&self, stream: &Arc<StreamCell>, reason: Reason) {
+    fn handle_no_link(&self, stream: &Arc<StreamCell>, reason: Reason) {
         self.counters().reason(reason);
-        stream.lock(self).change(|stream| stream.inner.proto.note_without_link(reason));
+        stream.lock(self).change(|stream| stream.inner.proto.handle_no_link(reason));
     }
 
     /// The address at which another process, which holds the stream that `open` requests, accepts links, if the peer
@@ -245,7 +245,7 @@ impl Endpoint {
             return Err(Reason::KeyMissing);
         }
         let cell = self.named_by(link, open)?;
-        if let Some(reason) = self.held_back_for() {
+        if let Some(reason) = self.suspension_reason() {
             return Err(reason);
         }
         self.sink().may_promote()?;
@@ -306,12 +306,12 @@ impl Endpoint {
                 let outgoing = Some(outgoing);
                 inner.attached =
                     Some(Attachment { link: link.clone(), region, outgoing, _tallied: self.attached.add() });
-                inner.noted.remove(Noted::RELEASE);
+                inner.listed.remove(Listed::RELEASE);
                 put_slot(rx, slot, cell);
                 stream.arrived = true;
                 // The peer waits for this side to see its marker. The marker must not wait for the thread that polls
                 // the link, because that thread may wait for something else.
-                self.note_moved(cell);
+                self.enqueue_moved(cell);
                 None
             }
             Err(reason) => Some((reason, region, outgoing)),
@@ -332,11 +332,11 @@ impl Endpoint {
         slot: SlotId,
         ring: RingDescriptor,
     ) -> Result<(), Reason> {
-        let held_by = stream.link().map(|held_by| held_by.qp);
-        match held_by {
-            Some(held_by) => {
-                if held_by != qp {
-                    self.note_contest(stream, held_by);
+        let current = stream.link().map(|current| current.qp);
+        match current {
+            Some(current) => {
+                if current != qp {
+                    self.record_contest(stream, current);
                 }
                 Err(Reason::PeerBusy)
             }

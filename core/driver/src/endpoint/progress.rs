@@ -10,7 +10,7 @@ use netacc_proto::{TxSink, LINGER_LIMIT, RECORD_GRACE};
 
 use super::timers::{Kind, Timer};
 use super::{Again, Endpoint, Timed, RETRY_INTERVAL};
-use crate::stream::{LingerProgress, Noted, CORK_INTERVAL};
+use crate::stream::{LingerProgress, Listed, CORK_INTERVAL};
 use crate::{StreamCell, PLEDGE_PATIENCE};
 
 /// As [`LINGER_LIMIT`] while the peer has bytes to read. The value is the time after which the kernel gives up an
@@ -36,27 +36,27 @@ impl Endpoint {
         }
         self.poll(self.control_cq);
         let waiting = self.place_waiting(now);
-        let silence = self.look_for_silence(now);
+        let silence = self.check_silence(now);
         let (todo, due) = self.todo.lock().take(now);
         let mut due = due.into_iter().peekable();
-        self.look_at_timed(now, &mut due, Kind::Dying);
+        self.check_timers(now, &mut due, Kind::Dying);
         self.end_links(now, todo.dead);
         for link in todo.idle {
             self.park(&link, now);
         }
         self.send_owed(todo.owing);
-        self.look_at_timed(now, &mut due, Kind::Starved);
-        for cell in todo.looks {
+        self.check_timers(now, &mut due, Kind::Starved);
+        for cell in todo.checks {
             cell.take_in(self);
         }
         for cell in todo.blocked {
             cell.lock(self).change(|stream| {
-                stream.inner.noted.remove(Noted::BLOCKED);
+                stream.inner.listed.remove(Listed::BLOCKED);
                 stream.progress_anchor(false);
-                stream.settle_end(now);
+                stream.progress_end(now);
             });
         }
-        self.look_at_timed(now, &mut due, Kind::Empty);
+        self.check_timers(now, &mut due, Kind::Empty);
         // Not in the loop's head: a lock taken there would be held throughout the loop.
         let more = std::mem::take(&mut self.todo.lock().release);
         for cell in todo.release.into_iter().chain(more) {
@@ -79,27 +79,27 @@ impl Endpoint {
                 self.return_messages(&link, 0);
                 let sent = link.tx.lock().resume(self.device());
                 if !self.keep_sending(&link, sent) {
-                    self.note_dead(&link);
+                    self.enqueue_dead(&link);
                 }
             }
         }
     }
 
     /// Checks the timed entries that are due, up to a kind.
-    fn look_at_timed(&self, now: Instant, due: &mut Peekable<vec::IntoIter<Timer>>, last: Kind) {
+    fn check_timers(&self, now: Instant, due: &mut Peekable<vec::IntoIter<Timer>>, last: Kind) {
         while let Some(Timer { what, since: known, .. }) = due.next_if(|timer| timer.what.kind() <= last) {
             let since = known.unwrap_or(now);
             let again = match &what {
-                Timed::Setup(qp) => self.look_at_setup(now, *qp, since),
+                Timed::Setup(qp) => self.check_setup(now, *qp, since),
                 Timed::Dying(link) => self.end_link(now, link, since),
-                Timed::Starved(link) => self.look_at_starved(now, link, since),
-                Timed::Pledged(cell) => self.look_at_pledged(now, cell, since),
-                Timed::Partial(cell, number) => self.look_at_partial(now, cell, *number, since),
-                Timed::Stalled(cell) => self.look_at_stall(now, cell, since),
-                Timed::Corked(cell) => self.look_at_corked(now, cell, known),
-                Timed::Contested(cell) => self.look_at_contested(now, cell, since),
-                Timed::Lingering(cell) => self.look_at_lingering(now, cell, since),
-                Timed::Empty(qp) => self.look_at_empty(now, *qp),
+                Timed::Starved(link) => self.check_starved(now, link, since),
+                Timed::Pledged(cell) => self.check_pledged(now, cell, since),
+                Timed::Partial(cell, number) => self.check_partial(now, cell, *number, since),
+                Timed::Stalled(cell) => self.check_stall(now, cell, since),
+                Timed::Corked(cell) => self.check_corked(now, cell, known),
+                Timed::Contested(cell) => self.check_contested(now, cell, since),
+                Timed::Lingering(cell) => self.check_lingering(now, cell, since),
+                Timed::Empty(qp) => self.check_empty(now, *qp),
             };
             if let Some(again) = again {
                 self.todo.lock().timers.schedule(what, again);
@@ -108,13 +108,13 @@ impl Endpoint {
     }
 
     /// Voids a pledge after the time limit for its writer.
-    fn look_at_pledged(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
+    fn check_pledged(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
         let mut guard = cell.lock(self);
         if guard.tx_sink() == TxSink::Pledged && now.saturating_since(since) < PLEDGE_PATIENCE {
             return Some(Again { since, at: since + PLEDGE_PATIENCE });
         }
         guard.change(|stream| {
-            stream.inner.noted.remove(Noted::PLEDGED);
+            stream.inner.listed.remove(Listed::PLEDGED);
             if stream.tx_sink() == TxSink::Pledged {
                 stream.void_pledge();
             }
@@ -123,24 +123,24 @@ impl Endpoint {
     }
 
     /// Treats an incomplete record as application bytes after the time limit.
-    fn look_at_partial(&self, now: Instant, cell: &Arc<StreamCell>, number: u32, since: Instant) -> Option<Again> {
+    fn check_partial(&self, now: Instant, cell: &Arc<StreamCell>, number: u32, since: Instant) -> Option<Again> {
         let since = cell.lock(self).change(|stream| stream.wait_for_record(now, number, since))?;
         Some(Again { since, at: (since + RECORD_GRACE).max(now + RETRY_INTERVAL) })
     }
 
     /// Sends a peer the corked bytes after the time limit.
-    fn look_at_corked(&self, now: Instant, cell: &Arc<StreamCell>, since: Option<Instant>) -> Option<Again> {
-        let since = cell.lock(self).change(|stream| stream.look_at_held(now, since))?;
+    fn check_corked(&self, now: Instant, cell: &Arc<StreamCell>, since: Option<Instant>) -> Option<Again> {
+        let since = cell.lock(self).change(|stream| stream.check_cork(now, since))?;
         Some(Again { since, at: since + CORK_INTERVAL })
     }
 
     /// Brings a closed stream to its end.
-    fn look_at_lingering(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
-        let (noted, link) = {
+    fn check_lingering(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
+        let (listed, link) = {
             let guard = cell.lock(self);
-            (guard.inner.noted.contains(Noted::LINGERING), guard.link().cloned())
+            (guard.inner.listed.contains(Listed::LINGERING), guard.link().cloned())
         };
-        if !noted {
+        if !listed {
             // It has come to its end meanwhile.
             return None;
         }
@@ -163,7 +163,7 @@ impl Endpoint {
             }
             let lingers = stream.inner.lingers();
             if !lingers {
-                stream.inner.noted.remove(Noted::LINGERING);
+                stream.inner.listed.remove(Listed::LINGERING);
                 // The slot on the link may be needed for longer; the connection ends here.
                 stream.end_linger();
             }
@@ -174,7 +174,7 @@ impl Endpoint {
             let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
             return Some(Again { since, at: now + patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL) });
         }
-        self.note_release(cell);
+        self.enqueue_release(cell);
         None
     }
 

@@ -89,7 +89,7 @@ enum Room {
 
 /// The result of checking a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum Usability {
     Usable,
     /// HELLO has not come yet.
     NotReady,
@@ -258,15 +258,15 @@ impl Peer {
     }
 
     /// Links that have become ready, or have ended, since the last check of those being made.
-    pub(super) fn take_ready(&mut self, look: impl Fn(QueuePairId) -> Look) -> Vec<QueuePairId> {
+    pub(super) fn take_ready(&mut self, check: impl Fn(QueuePairId) -> Usability) -> Vec<QueuePairId> {
         let mut ready = Vec::new();
-        self.connecting.retain(|qp| match look(*qp) {
-            Look::NotReady => true,
-            Look::Usable => {
+        self.connecting.retain(|qp| match check(*qp) {
+            Usability::NotReady => true,
+            Usability::Usable => {
                 ready.push(*qp);
                 false
             }
-            Look::Unusable => false,
+            Usability::Unusable => false,
         });
         if !ready.is_empty() {
             self.room = Room::Unknown;
@@ -275,7 +275,11 @@ impl Peer {
     }
 
     /// A link with room that other streams use, if `sharing` has streams share links by now.
-    pub(super) fn find_room(&mut self, sharing: Sharing, look: impl Fn(QueuePairId) -> Look) -> Option<QueuePairId> {
+    pub(super) fn find_room(
+        &mut self,
+        sharing: Sharing,
+        check: impl Fn(QueuePairId) -> Usability,
+    ) -> Option<QueuePairId> {
         let made = self.links.len() - self.connecting.len();
         if self.room == Room::None || !sharing.shares(made, self.refused.is_some()) {
             return None;
@@ -283,7 +287,7 @@ impl Peer {
         for i in 0..self.links.len() {
             let at = (self.next + i) % self.links.len();
             let qp = self.links[at];
-            if look(qp) == Look::Usable {
+            if check(qp) == Usability::Usable {
                 // Where few wait, each is put onto another link.
                 let most = (self.waiting.len() / self.links.len()).clamp(1, MAX_RUN);
                 self.run = if i == 0 { self.run + 1 } else { 1 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use netacc_device::{Instant, QueuePairId};
 
 use super::{Again, Endpoint, Timed};
-use crate::stream::{Attachment, Noted};
+use crate::stream::{Attachment, Listed};
 use crate::{LinkCell, StreamCell};
 
 /// How much longer than twice its own limit the accepting side keeps an empty link. Arbitrary: so the connector, which
@@ -17,21 +17,21 @@ impl Endpoint {
     /// Frees a stream's resources on its link, if neither side uses them any more.
     pub(super) fn release(&self, cell: &Arc<StreamCell>, now: Instant) {
         let freed = cell.lock(self).change(|stream| {
-            stream.inner.noted.remove(Noted::RELEASE);
+            stream.inner.listed.remove(Listed::RELEASE);
             if !stream.inner.is_idle() {
                 return None;
             }
             let closed = stream.inner.closing.is_closed();
             if closed {
                 // Another thread may have found it finished before the check of lingering streams did.
-                stream.inner.noted.remove(Noted::LINGERING);
+                stream.inner.listed.remove(Listed::LINGERING);
                 stream.end_linger();
             }
             let inner = &mut *stream.inner;
-            let ask_next = inner.attempt.referral.take().filter(|_| !closed);
-            Some((closed, inner.attached.take(), inner.proto.slot(), ask_next))
+            let referred_to = inner.attempt.referral.take().filter(|_| !closed);
+            Some((closed, inner.attached.take(), inner.proto.slot(), referred_to))
         });
-        let Some((closed, attached, slot, ask_next)) = freed else { return };
+        let Some((closed, attached, slot, referred_to)) = freed else { return };
         if let Some(Attachment { link, region, outgoing, _tallied: _ }) = attached.filter(|at| !at.link.is_dead()) {
             if let Some(outgoing) = outgoing {
                 self.free_outgoing(&link, outgoing);
@@ -42,8 +42,8 @@ impl Endpoint {
         if closed {
             self.forget(cell);
         }
-        if let Some(peer) = ask_next {
-            self.ask_elsewhere(cell, peer);
+        if let Some(peer) = referred_to {
+            self.follow_referral(cell, peer);
         }
     }
 
@@ -98,7 +98,7 @@ impl Endpoint {
     }
 
     /// Closes an accepted link that has been empty for too long.
-    pub(super) fn look_at_empty(&self, now: Instant, qp: QueuePairId) -> Option<Again> {
+    pub(super) fn check_empty(&self, now: Instant, qp: QueuePairId) -> Option<Again> {
         let limit = self.accepted_limit()?;
         let link = self.links.read().get(&qp).cloned()?;
         let mut tx = link.tx.lock();

@@ -20,7 +20,7 @@ impl LockedStream<'_> {
         if let Some(link) = self.link() {
             let mut tx = link.tx.lock();
             tx.waiters.room.push(self.inner.proto.slot());
-            self.endpoint.look_after(link, tx);
+            self.endpoint.watch_waiters(link, tx);
         }
     }
 
@@ -31,18 +31,18 @@ impl LockedStream<'_> {
             if !tx.waiters.room.contains(slot) {
                 tx.waiters.completion.push(slot);
             }
-            self.endpoint.look_after(link, tx);
+            self.endpoint.watch_waiters(link, tx);
         }
     }
 }
 
 impl Endpoint {
     /// Streams of the link wait: the endpoint checks them before long in any case.
-    fn look_after(&self, link: &Arc<LinkCell>, mut tx: MutexGuard<'_, LinkTx>) {
-        let known = std::mem::replace(&mut tx.waiters.noted, true);
+    fn watch_waiters(&self, link: &Arc<LinkCell>, mut tx: MutexGuard<'_, LinkTx>) {
+        let known = std::mem::replace(&mut tx.waiters.listed, true);
         drop(tx);
         if !known {
-            self.note(Timed::Starved(link.clone()));
+            self.add_timer(Timed::Starved(link.clone()));
         }
     }
 
@@ -67,7 +67,7 @@ impl Endpoint {
     }
 
     /// A completion has come: the messages that waited for it go out.
-    pub(crate) fn let_go(&self, link: &LinkCell, rx: &LinkRx<StreamCell>) {
+    pub(crate) fn send_delayed(&self, link: &LinkCell, rx: &LinkRx<StreamCell>) {
         let turns = link.tx.lock().waiters.completion.len();
         for _ in 0..turns {
             let next = link.tx.lock().waiters.completion.pop();
@@ -79,7 +79,7 @@ impl Endpoint {
     }
 
     /// Checks a link whose streams wait.
-    pub(super) fn look_at_starved(&self, now: Instant, link: &Arc<LinkCell>, since: Instant) -> Option<Again> {
+    pub(super) fn check_starved(&self, now: Instant, link: &Arc<LinkCell>, since: Instant) -> Option<Again> {
         let at = now + RETRY_INTERVAL;
         if now.saturating_since(since) < RETRY_INTERVAL {
             return Some(Again { since, at });
@@ -89,11 +89,11 @@ impl Endpoint {
         }
         let rx = link.rx.lock();
         link.tx.lock().retry();
-        self.let_go(link, &rx);
+        self.send_delayed(link, &rx);
         self.serve(link, &rx);
         drop(rx);
         let mut tx = link.tx.lock();
-        tx.waiters.noted = !(tx.waiters.room.is_empty() && tx.waiters.completion.is_empty());
-        tx.waiters.noted.then_some(Again { since: now, at })
+        tx.waiters.listed = !(tx.waiters.room.is_empty() && tx.waiters.completion.is_empty());
+        tx.waiters.listed.then_some(Again { since: now, at })
     }
 }

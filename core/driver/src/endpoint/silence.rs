@@ -15,35 +15,35 @@ use crate::{Counters, LinkCell};
 impl Endpoint {
     /// A message was sent, or has come, on a link that rests: it is checked from now on.
     #[cold]
-    pub(crate) fn rouse(&self, tx: &mut LinkTx) {
+    pub(crate) fn resume_watch(&self, tx: &mut LinkTx) {
         tx.watch.resting = false;
-        self.todo.lock().listen_at.get_or_insert(Instant::ZERO);
+        self.todo.lock().probe_at.get_or_insert(Instant::ZERO);
         (self.helper_needed)();
     }
 
     /// A stream expects a message from the link's peer that it did not expect before.
     pub(crate) fn expect_answer(&self, tx: &mut LinkTx) {
-        tx.watch.asked_before_rest = false;
+        tx.watch.probed_before_rest = false;
         if tx.watch.resting {
-            self.rouse(tx);
+            self.resume_watch(tx);
         }
     }
 
     /// Checks all links that are awake, if it is time. Returns when to check again.
-    pub(super) fn look_for_silence(&self, now: Instant) -> Option<Instant> {
-        let due = self.todo.lock().listen_at?;
+    pub(super) fn check_silence(&self, now: Instant) -> Option<Instant> {
+        let due = self.todo.lock().probe_at?;
         if now < due {
             return Some(due);
         }
-        // Links that are roused from now on set `listen_at` again.
-        self.todo.lock().listen_at = None;
+        // Links whose watch is resumed from now on set `probe_at` again.
+        self.todo.lock().probe_at = None;
         let links: Vec<_> = self.links.read().values().filter(|link| !link.caps.notices_silence).cloned().collect();
         let awake = links.iter().filter(|link| self.listen_to(link, now)).count();
-        let listen_at = &mut self.todo.lock().listen_at;
-        if awake > 0 || listen_at.is_some() {
-            *listen_at = Some(now + PROBE_INTERVAL);
+        let probe_at = &mut self.todo.lock().probe_at;
+        if awake > 0 || probe_at.is_some() {
+            *probe_at = Some(now + PROBE_INTERVAL);
         }
-        *listen_at
+        *probe_at
     }
 
     /// Whether the link is still awake.
@@ -62,30 +62,30 @@ impl Endpoint {
         if !tx.refresh_credit() {
             // The peer sent false credit; `refresh_credit` has recorded that.
             drop(tx);
-            self.note_dead(link);
+            self.enqueue_dead(link);
             return false;
         }
         // A link that is not ready has a time limit of its own.
         if !tx.proto.is_ready() {
             return true;
         }
-        match tx.proto.look_for_silence(now) {
+        match tx.proto.check_silence(now) {
             Silence::None => {}
             Silence::Rest => {
                 tx.watch.resting = true;
                 drop(tx);
-                return self.ask_before_rest(link);
+                return self.probe_before_rest(link);
             }
             //= spec §2.6.1
             //# A side that has received nothing on a link for PROBE_INTERVAL (1 s), and has no proof that the peer has
             //# consumed all its messages, sends LINK_WANT (§5.4.2).
-            Silence::Ask => drop(tx.want(self.device())),
+            Silence::Probe => drop(tx.want(self.device())),
             //= spec §2.6.2
             //# A side that has sent this LINK_WANT and receives nothing for SILENCE_LIMIT (10 s) ends the link.
             Silence::Dead => {
                 drop(tx);
                 Counters::bump(&self.counters.links_silent);
-                self.note_dead(link);
+                self.enqueue_dead(link);
                 return false;
             }
         }
@@ -95,21 +95,20 @@ impl Endpoint {
     /// The link is about to rest. If a stream waits for a message that comes by the link alone, an answer to OPEN, or
     /// CLOSE, the link stays awake, and its peer is probed once: that message may be all that was lost, and then
     /// neither side has more to send. Returns whether it stays awake.
-    fn ask_before_rest(&self, link: &LinkCell) -> bool {
+    fn probe_before_rest(&self, link: &LinkCell) -> bool {
         let cells = self.streams_on(link);
         // Only the slot is left of a claim that was given up.
         let expects = cells.len() < usize::from(link.streams())
             || cells.iter().any(|cell| {
                 let guard = cell.lock(self);
-                guard.proto().holds_slot()
-                    && (guard.inner.closing.is_closed() || guard.proto().phase() != Phase::Linked)
+                guard.proto().uses_slot() && (guard.inner.closing.is_closed() || guard.proto().phase() != Phase::Linked)
             });
         let mut tx = link.tx.lock();
-        if !expects || tx.watch.asked_before_rest {
+        if !expects || tx.watch.probed_before_rest {
             return !tx.watch.resting;
         }
         tx.watch.resting = false;
-        tx.watch.asked_before_rest = tx.want(self.device());
+        tx.watch.probed_before_rest = tx.want(self.device());
         true
     }
 }

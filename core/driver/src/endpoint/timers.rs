@@ -107,7 +107,7 @@ type Key = (Instant, u64);
 
 impl Timers {
     /// Adds an entry for the next `progress` to check, whatever the time.
-    pub(super) fn note(&mut self, what: Timed) {
+    pub(super) fn add(&mut self, what: Timed) {
         let timer = self.number(what, None);
         self.fresh.push(timer);
     }
@@ -192,7 +192,7 @@ mod tests {
         timers.schedule(Timed::Empty(QueuePairId(1)), Again { since: at(0), at: at(10) });
         timers.schedule(Timed::Setup(QueuePairId(2)), Again { since: at(0), at: at(20) });
         timers.schedule(Timed::Setup(QueuePairId(3)), Again { since: at(0), at: at(20) });
-        timers.note(Timed::Empty(QueuePairId(4)));
+        timers.add(Timed::Empty(QueuePairId(4)));
         assert!(timers.has_unseen());
         assert_eq!((timers.count(Kind::Setup), timers.count(Kind::Empty)), (2, 2));
         assert_eq!(timers.next(), Some(at(10)));

@@ -16,7 +16,7 @@ use crate::{LinkCell, StreamCell};
 pub(super) struct Todo {
     pub(super) timers: Timers,
     /// Streams whose anchor has shown events that count after another poll of the link.
-    pub(super) looks: Vec<Arc<StreamCell>>,
+    pub(super) checks: Vec<Arc<StreamCell>>,
     /// Streams with records or replay that found the anchor full.
     pub(super) blocked: Vec<Arc<StreamCell>>,
     pub(super) release: Vec<Arc<StreamCell>>,
@@ -28,14 +28,14 @@ pub(super) struct Todo {
     pub(super) idle: Vec<Arc<LinkCell>>,
     /// The time of the next check of links that may become silent without an error; `None`: all rest. It stays from one
     /// `progress` to the next.
-    pub(super) listen_at: Option<Instant>,
+    pub(super) probe_at: Option<Instant>,
 }
 
 impl Todo {
     /// Takes the work that is queued now, and the timers that are due.
     pub(super) fn take(&mut self, now: Instant) -> (Todo, Vec<Timer>) {
         let due = self.timers.take_due(now);
-        let kept = Todo { listen_at: self.listen_at, timers: std::mem::take(&mut self.timers), ..Todo::default() };
+        let kept = Todo { probe_at: self.probe_at, timers: std::mem::take(&mut self.timers), ..Todo::default() };
         (std::mem::replace(self, kept), due)
     }
 
@@ -63,7 +63,7 @@ impl Endpoint {
             ("claims", todo.claims.len()),
             ("owing", todo.owing.len()),
             ("idle", todo.idle.len()),
-            ("looks", todo.looks.len()),
+            ("looks", todo.checks.len()),
             ("blocked", todo.blocked.len()),
             ("partial", timed(Kind::Partial)),
             ("pledged", timed(Kind::Pledged)),
@@ -81,41 +81,41 @@ impl Endpoint {
             && todo.release.is_empty()
             && todo.claims.is_empty()
             && todo.idle.is_empty()
-            && todo.looks.is_empty())
+            && todo.checks.is_empty())
     }
 
     /// Adds a timed entry for `progress`.
-    pub(crate) fn note(&self, what: Timed) {
-        self.todo.lock().timers.note(what);
+    pub(crate) fn add_timer(&self, what: Timed) {
+        self.todo.lock().timers.add(what);
         (self.helper_needed)();
     }
 
-    pub(crate) fn note_moved(&self, cell: &Arc<StreamCell>) {
+    pub(crate) fn enqueue_moved(&self, cell: &Arc<StreamCell>) {
         self.todo.lock().claims.push(cell.clone());
         (self.helper_needed)();
     }
 
-    pub(crate) fn note_look(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().looks.push(cell.clone());
+    pub(crate) fn enqueue_check(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().checks.push(cell.clone());
         (self.helper_needed)();
     }
 
-    pub(crate) fn note_blocked(&self, cell: &Arc<StreamCell>) {
+    pub(crate) fn enqueue_blocked(&self, cell: &Arc<StreamCell>) {
         self.todo.lock().blocked.push(cell.clone());
         (self.helper_needed)();
     }
 
-    pub(crate) fn note_release(&self, cell: &Arc<StreamCell>) {
+    pub(crate) fn enqueue_release(&self, cell: &Arc<StreamCell>) {
         self.todo.lock().release.push(cell.clone());
         (self.helper_needed)();
     }
 
-    pub(crate) fn note_idle(&self, link: &Arc<LinkCell>) {
+    pub(crate) fn enqueue_idle(&self, link: &Arc<LinkCell>) {
         self.todo.lock().idle.push(link.clone());
         (self.helper_needed)();
     }
 
-    pub(crate) fn note_owing(&self, link: &Arc<LinkCell>) {
+    pub(crate) fn enqueue_owing(&self, link: &Arc<LinkCell>) {
         self.todo.lock().owing.push(link.qp);
         (self.helper_needed)();
     }

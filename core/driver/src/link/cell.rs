@@ -91,7 +91,7 @@ pub(crate) struct LinkRx<S> {
     /// Control messages received.
     pub(crate) controls: u64,
     /// Streams whose anchors have shown, while the link was polled, events that count after another poll.
-    pub(crate) looks: Vec<Arc<S>>,
+    pub(crate) checks: Vec<Arc<S>>,
     /// Space for completions, reused between polls of the link.
     pub(crate) completions: Vec<WorkCompletion>,
 }
@@ -120,7 +120,7 @@ impl<S> LinkOf<S> {
             seen: AtomicU32::new(0),
             local,
             spare: Mutex::default(),
-            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, looks: Vec::new(), completions: Vec::new() }),
+            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, checks: Vec::new(), completions: Vec::new() }),
             tx: Mutex::new(tx),
             caps,
         }

@@ -22,7 +22,7 @@ impl AnswerPatience {
     }
 
     /// An answer came after so long, or (`None`) not in time.
-    pub fn note(&self, answer: Option<Duration>) {
+    pub fn record(&self, answer: Option<Duration>) {
         let patience = self.get();
         let _ = self.doublings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |doublings| match answer {
             None => (doublings < Self::MOST_DOUBLINGS).then_some(doublings + 1),
@@ -44,13 +44,13 @@ mod tests {
         let patience = AnswerPatience::default();
         let least = patience.get();
         for _ in 0..10 {
-            patience.note(None);
+            patience.record(None);
         }
         assert_eq!(patience.get(), least * 16);
-        patience.note(Some(least * 8));
+        patience.record(Some(least * 8));
         assert_eq!(patience.get(), least * 16, "it took half of that");
         for _ in 0..10 {
-            patience.note(Some(Duration::ZERO));
+            patience.record(Some(Duration::ZERO));
         }
         assert_eq!(patience.get(), least);
     }

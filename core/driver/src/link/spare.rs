@@ -60,7 +60,7 @@ mod tests {
 
     // Breaks if a stream gets memory of another length, or with another stream's bytes in it.
     #[test]
-    fn what_is_given_back_serves_again() {
+    fn returned_regions_are_used_again() {
         let mut spare = Spare::default();
         let used = region(1, 9000);
         assert!(used.memory.write(0, &[7; 9000]));

@@ -80,16 +80,16 @@ pub(crate) struct Waiters {
     /// For room for a message: message credit, a control slot, or a place in the send queue.
     pub(crate) room: WaitList,
     /// The endpoint has them in its list, and checks them.
-    pub(crate) noted: bool,
+    pub(crate) listed: bool,
 }
 
 /// Whether the endpoint watches the link for a peer that is silent.
 pub(crate) struct Watch {
-    /// Nothing happens on the link, and the endpoint does not watch it. [`Endpoint::rouse`](crate::Endpoint) is called
+    /// Nothing happens on the link, and the endpoint does not watch it. [`Endpoint::resume_watch`](crate::Endpoint) is called
     /// once a message is sent, or has come. Never where the device reports silence itself.
     pub(crate) resting: bool,
     /// The peer was probed before the link was to rest, and only data was sent since.
-    pub(crate) asked_before_rest: bool,
+    pub(crate) probed_before_rest: bool,
 }
 
 impl Owed {
@@ -121,7 +121,7 @@ impl LinkTx {
             signals: Signals { needed: !caps.cheap_writes, wanted: false, unsignaled: 0, signaled: 0, full: false },
             owed: Owed::default(),
             waiters: Waiters::default(),
-            watch: Watch { resting: !caps.notices_silence, asked_before_rest: false },
+            watch: Watch { resting: !caps.notices_silence, probed_before_rest: false },
             empty_since: None,
         }
     }
@@ -140,11 +140,11 @@ impl LinkTx {
 
     /// Requests message credit, once. False: the request has to wait too, and nothing will announce the credit.
     pub(crate) fn want(&mut self, device: &dyn Device) -> bool {
-        let asked = !self.proto.stalled() || self.signal(device, MessageKind::LinkWant, 0).is_ok();
-        if !asked {
+        let requested = !self.proto.stalled() || self.signal(device, MessageKind::LinkWant, 0).is_ok();
+        if !requested {
             self.proto.return_want();
         }
-        asked
+        requested
     }
 
     #[inline]
@@ -323,7 +323,7 @@ impl LinkTx {
         }
         let posted = self.signal(device, MessageKind::LinkGive, 0);
         if posted.is_ok() {
-            self.proto.note_give();
+            self.proto.handle_give_sent();
         }
         self.owed.give = posted == Err(PostError::QueueFull);
     }

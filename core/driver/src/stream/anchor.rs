@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use netacc_device::{AnchorError, Instant};
 use netacc_proto::{
-    AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Revival, RxSource, Span, CREDIT_BLOCK_LEN, HELD_WORD,
+    AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Revival, RxSource, Span, CORKED_WORD, CREDIT_BLOCK_LEN,
     MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
 };
 
 use super::cell::StreamCell;
 use super::guard::LockedStream;
-use super::states::Noted;
+use super::states::Listed;
 use crate::endpoint::Timed;
 use crate::Endpoint;
 
@@ -76,7 +76,7 @@ impl StreamCell {
             let shown = guard.change(|stream| {
                 stream.polled = polled;
                 stream.progress_anchor(false);
-                stream.inner.noted.take(Noted::LOOK)
+                stream.inner.listed.take(Listed::CHECK)
             });
             if !shown {
                 return;
@@ -137,7 +137,7 @@ impl LockedStream<'_> {
             let mut head = [0; RECORD_LEN];
             // In this order: a reset that comes in between is handled next time, and a peek would take its error away.
             let something = inner.anchor.unread() > 0 || inner.anchor.is_ended();
-            if inner.anchor.is_broken() && (inner.look_for_fin().is_some() || inner.proto.ends_by_link()) {
+            if inner.anchor.is_broken() && (inner.check_fin().is_some() || inner.proto.ends_by_link()) {
                 // The error stays where the next holder of the socket finds it.
                 inner.tcp.end.broken = true;
                 self.end_of_anchor();
@@ -193,7 +193,7 @@ impl LockedStream<'_> {
             }
             RecordVerdict::NeedMore => {
                 if let Some(number) = (n < MAGIC_LEN).then(|| inner.tcp.partial.begin(n)).flatten() {
-                    self.endpoint.note(Timed::Partial(self.cell.clone(), number));
+                    self.endpoint.add_timer(Timed::Partial(self.cell.clone(), number));
                 }
                 Step::Stop(Some(AnchorProgress::Partial))
             }
@@ -234,8 +234,8 @@ impl LockedStream<'_> {
         // Where a marker may come, the link carries no end.
         let live = inner.proto.ends_by_link() && inner.link().is_some_and(|link| !link.is_dead());
         let waits = live && !self.polled;
-        if waits && inner.noted.add(Noted::LOOK) {
-            self.endpoint.note_look(self.cell);
+        if waits && inner.listed.add(Listed::CHECK) {
+            self.endpoint.enqueue_check(self.cell);
         }
         waits
     }
@@ -256,9 +256,9 @@ impl LockedStream<'_> {
             inner.proto.handle_anchor_end(reset);
         } else {
             self.refresh_consumed();
-            let word = self.inner.attached.as_ref().and_then(|at| at.region.memory.word(HELD_WORD));
-            let held = word.map_or(0, |word| word.load(Ordering::Acquire));
-            self.inner.proto.handle_last_end(held);
+            let word = self.inner.attached.as_ref().and_then(|at| at.region.memory.word(CORKED_WORD));
+            let corked = word.map_or(0, |word| word.load(Ordering::Acquire));
+            self.inner.proto.handle_last_end(corked);
         }
         let inner = &mut *self.inner;
         self.arrived |= !std::mem::replace(&mut inner.tcp.end.handled, true) || before != inner.proto.rx_source();
@@ -327,8 +327,8 @@ impl LockedStream<'_> {
                 }
                 Err(AnchorError::WouldBlock) => {
                     // No other code watches for room. A closed stream lingers, and is checked anyway.
-                    if !self.inner.closing.is_closed() && self.inner.noted.add(Noted::BLOCKED) {
-                        self.endpoint.note_blocked(self.cell);
+                    if !self.inner.closing.is_closed() && self.inner.listed.add(Listed::BLOCKED) {
+                        self.endpoint.enqueue_blocked(self.cell);
                     }
                     return AnchorProgress::WantWrite;
                 }
@@ -439,14 +439,14 @@ impl LockedStream<'_> {
     }
 
     /// Whether the anchor is still to end as the stream has, although the stream has left its link.
-    pub fn is_settling(&self) -> bool {
+    pub fn is_end_pending(&self) -> bool {
         let proto = &self.inner.proto;
         proto.is_plain() && (proto.revived().is_some() || proto.awaits_read_shutdown())
     }
 
     /// Handles the pending end as far as it goes. The helper thread checks again and again.
-    pub fn settle_end(&mut self, now: Instant) {
-        if self.is_settling() {
+    pub fn progress_end(&mut self, now: Instant) {
+        if self.is_end_pending() {
             self.has_replay(now);
             self.write_anchor();
         }

@@ -9,7 +9,7 @@ use netacc_device::{Anchor, FourTuple, Memory, QueuePairId, Region};
 use netacc_proto::{Reason, RingDescriptor, Stream};
 use parking_lot::Mutex;
 
-use super::states::{AnchorState, Attempt, Closing, Noted, Reported, Sending, Stall};
+use super::states::{AnchorState, Attempt, Closing, Listed, Reported, Sending, Stall};
 use crate::counted::{Counted, Tallied};
 use crate::link::LinkOf;
 use crate::{Readiness, StreamCounters};
@@ -59,7 +59,7 @@ pub(crate) struct Inner {
     pub(crate) closing: Closing,
     /// The directory names this process to the opener.
     pub(crate) published: bool,
-    pub(crate) noted: Noted,
+    pub(crate) listed: Listed,
     pub(crate) reported: Reported,
     pub(crate) counters: StreamCounters,
 }
@@ -114,7 +114,7 @@ impl StreamCell {
                 stall: Stall::default(),
                 closing: Closing::Open,
                 published: false,
-                noted: Noted::empty(),
+                listed: Listed::empty(),
                 reported: Reported::default(),
                 counters: StreamCounters::default(),
             }),

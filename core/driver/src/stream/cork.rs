@@ -14,11 +14,11 @@
 use std::sync::atomic::Ordering;
 
 use netacc_device::{Instant, PostError};
-use netacc_proto::{Immediate, MessageKind, CREDIT_BLOCK_LEN, HELD_REWIND, HELD_WORD};
+use netacc_proto::{Immediate, MessageKind, CORKED_REWIND, CORKED_WORD, CREDIT_BLOCK_LEN};
 
 use super::cell::Attachment;
+use super::corked::{Corked, CORK_INTERVAL, MAX_UNANSWERED};
 use super::guard::LockedStream;
-use super::held::{Held, CORK_INTERVAL, UNHEARD};
 use super::transfer::LinkIo;
 use crate::endpoint::Timed;
 
@@ -42,15 +42,15 @@ impl LockedStream<'_> {
     /// Each piece is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     pub unsafe fn send_pieces(&mut self, pieces: impl Iterator<Item = (*const u8, usize)>, more: bool) -> LinkIo {
-        self.inner.sending.cork.asked = more;
+        self.inner.sending.cork.requested = more;
         // The bytes of this write that are held back, and so not sent if the link turns out to be dead.
         let (mut done, mut fresh) = (0, 0);
         for (src, len) in pieces {
             let mut at = 0;
             while at < len {
                 // SAFETY: `at < len`.
-                let pushed = match unsafe { self.hold_span(src.add(at), len - at) } {
-                    Some(0) if !self.inner.sending.cork.holds() => return self.sent(done),
+                let pushed = match unsafe { self.cork_span(src.add(at), len - at) } {
+                    Some(0) if !self.inner.sending.cork.is_pending() => return self.sent(done),
                     Some(0) => self.push(fresh),
                     Some(n) => {
                         (at, done, fresh) = (at + n, done + n, fresh + n as u32);
@@ -58,9 +58,9 @@ impl LockedStream<'_> {
                             .inner
                             .sending
                             .cork
-                            .held
+                            .corked
                             .as_ref()
-                            .is_none_or(|held| held.span.len < self.inner.sending.message_len)
+                            .is_none_or(|corked| corked.span.len < self.inner.sending.message_len)
                         {
                             continue;
                         }
@@ -90,18 +90,22 @@ impl LockedStream<'_> {
     /// # Safety
     /// `src..src + len` is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
-    unsafe fn hold_span(&mut self, src: *const u8, len: usize) -> Option<usize> {
+    unsafe fn cork_span(&mut self, src: *const u8, len: usize) -> Option<usize> {
         let inner = &mut *self.inner;
         let Attachment { region, outgoing, .. } = inner.attached.as_ref()?;
         let out = outgoing.as_ref()?;
         inner.proto.peer_slot()?;
         inner.proto.handle_consumed(region.memory.word(0)?.load(Ordering::Acquire));
-        let so_far = inner.sending.cork.held.as_ref().map_or(0, |held| held.span.len);
+        let so_far = inner.sending.cork.corked.as_ref().map_or(0, |corked| corked.span.len);
         let most = (inner.sending.message_len - so_far) as usize;
         let span = inner.proto.claim(len.min(most) as u32);
         // The next span does not lie behind this one, but at the other end of the ring.
-        let apart =
-            inner.sending.cork.held.as_ref().is_some_and(|held| held.span.offset + held.span.len != span.offset);
+        let apart = inner
+            .sending
+            .cork
+            .corked
+            .as_ref()
+            .is_some_and(|corked| corked.span.offset + corked.span.len != span.offset);
         if span.len == 0 || apart {
             return Some(0);
         }
@@ -110,34 +114,35 @@ impl LockedStream<'_> {
             return Some(0);
         }
         let rewind = inner.proto.commit(span.len);
-        self.hold(Held { span, rewind });
+        self.add_corked(Corked { span, rewind });
         Some(span.len as usize)
     }
 
     /// Holds back a span that has been filled and committed, behind the one that is held back already.
-    pub(super) fn hold(&mut self, new: Held) {
+    pub(super) fn add_corked(&mut self, new: Corked) {
         let inner = &mut *self.inner;
         inner.counters.tx_bytes_link += u64::from(new.span.len);
-        match &mut inner.sending.cork.held {
-            Some(held) => held.span.len += new.span.len,
+        match &mut inner.sending.cork.corked {
+            Some(corked) => corked.span.len += new.span.len,
             None => {
-                inner.sending.cork.held = Some(new);
+                inner.sending.cork.corked = Some(new);
                 inner.sending.cork.spans += 1;
             }
         }
         let outgoing = inner.attached.as_ref().and_then(|at| at.outgoing.as_ref());
-        let (Some(out), Some(held)) = (outgoing, &inner.sending.cork.held) else { return };
-        if let (None, Some(word)) = (&out.staging, out.memory.word(HELD_WORD)) {
-            let rewind = if held.rewind { HELD_REWIND } else { 0 };
+        let (Some(out), Some(corked)) = (outgoing, &inner.sending.cork.corked) else { return };
+        if let (None, Some(word)) = (&out.staging, out.memory.word(CORKED_WORD)) {
+            let rewind = if corked.rewind { CORKED_REWIND } else { 0 };
             word.store(inner.proto.positions().0 | rewind, Ordering::Release);
         }
     }
 
-    /// Whether a small message had better wait for others: the peer has not answered for [`UNHEARD`] messages, and a
+    /// Whether a small message had better wait for others: the peer has not answered for [`MAX_UNANSWERED`] messages, and a
     /// completion is due, which releases it.
     #[inline]
     pub(super) fn goes_with_others(&mut self) -> bool {
-        self.inner.sending.unheard >= UNHEARD && self.link().is_some_and(|link| link.tx.lock().awaits_completion())
+        self.inner.sending.unanswered >= MAX_UNANSWERED
+            && self.link().is_some_and(|link| link.tx.lock().awaits_completion())
     }
 
     /// The bytes held back wait for a completion: should none come soon, the endpoint releases them.
@@ -147,46 +152,46 @@ impl LockedStream<'_> {
     }
 
     /// Whether some written bytes were not announced to the peer yet.
-    pub fn holds_back(&self) -> bool {
-        self.inner.sending.cork.holds()
+    pub fn has_corked(&self) -> bool {
+        self.inner.sending.cork.is_pending()
     }
 
     /// Announces the bytes held back to the peer; false if there is no room for the message. It is tried again once
     /// there is.
-    pub fn push_held(&mut self) -> bool {
+    pub fn push_corked(&mut self) -> bool {
         self.push(0) != Pushed::Full
     }
 
     /// Announces the bytes held back to the peer, except those that the program has corked.
     pub(crate) fn push_unasked(&mut self) {
-        if self.inner.sending.cork.holds_unasked() {
-            self.push_held();
+        if self.inner.sending.cork.awaits_room() {
+            self.push_corked();
         }
     }
 
-    /// As [`push_held`](LockedStream::push_held), in a write whose last `fresh` bytes are held back.
+    /// As [`push_corked`](LockedStream::push_corked), in a write whose last `fresh` bytes are held back.
     fn push(&mut self, fresh: u32) -> Pushed {
         let inner = &mut *self.inner;
-        let Some(held) = inner.sending.cork.held.take() else { return Pushed::Sent };
+        let Some(corked) = inner.sending.cork.corked.take() else { return Pushed::Sent };
         let slot = inner.proto.peer_slot().filter(|_| inner.proto.sends_on_link());
         let (Some(slot), Some(Attachment { link, outgoing: Some(out), .. })) = (slot, &inner.attached) else {
             return Pushed::Sent;
         };
-        let imm = Immediate { kind: MessageKind::Data, rewind: held.rewind, slot };
+        let imm = Immediate { kind: MessageKind::Data, rewind: corked.rewind, slot };
         let mut tx = link.tx.lock();
         // The program may write more before this message completes.
         tx.want_completion(std::mem::take(&mut inner.sending.cork.waited));
         if tx.watch.resting {
-            self.endpoint.rouse(&mut tx);
+            self.endpoint.resume_watch(&mut tx);
         }
-        match tx.data(self.endpoint.device(), &out.ring, out.staging.as_ref(), held.span, imm) {
+        match tx.data(self.endpoint.device(), &out.ring, out.staging.as_ref(), corked.span, imm) {
             Ok(()) => {
                 inner.counters.tx_msgs_link += 1;
-                inner.sending.unheard = inner.sending.unheard.saturating_add(1);
+                inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);
                 Pushed::Sent
             }
             Err(PostError::QueueFull) => {
-                inner.sending.cork.held = Some(held);
+                inner.sending.cork.corked = Some(corked);
                 drop(tx);
                 self.no_room();
                 Pushed::Full
@@ -194,9 +199,9 @@ impl LockedStream<'_> {
             Err(_) => {
                 drop(tx);
                 // Bytes that earlier writes reported as sent are replayed on the anchor, if the peer lives.
-                inner.proto.uncommit(fresh, held.rewind && fresh == held.span.len);
+                inner.proto.uncommit(fresh, corked.rewind && fresh == corked.span.len);
                 inner.counters.tx_bytes_link -= u64::from(fresh);
-                self.endpoint.note_dead(link);
+                self.endpoint.enqueue_dead(link);
                 inner.sending.crowded = true;
                 Pushed::Dead { unsent: fresh }
             }
@@ -206,19 +211,19 @@ impl LockedStream<'_> {
     /// Has the endpoint check the bytes held back in good time, or drops them once the stream has left the link: their
     /// place in the ring is meaningless on the next one.
     #[cold]
-    pub(super) fn settle_held(&mut self) {
+    pub(super) fn track_corked(&mut self) {
         if !self.inner.proto.sends_on_link() {
-            self.inner.sending.cork.held = None;
-        } else if !self.inner.sending.cork.asked {
+            self.inner.sending.cork.corked = None;
+        } else if !self.inner.sending.cork.requested {
             self.wait_for_others();
-        } else if !std::mem::replace(&mut self.inner.sending.cork.noted, true) {
-            self.endpoint.note(Timed::Corked(self.cell.clone()));
+        } else if !std::mem::replace(&mut self.inner.sending.cork.listed, true) {
+            self.endpoint.add_timer(Timed::Corked(self.cell.clone()));
         }
     }
 
     /// The endpoint checks the bytes held back since `since`: it announces those older than [`CORK_INTERVAL`] to the
     /// peer. Returns since when to count from now on, unless nothing was held back for as long.
-    pub(crate) fn look_at_held(&mut self, now: Instant, since: Option<Instant>) -> Option<Instant> {
+    pub(crate) fn check_cork(&mut self, now: Instant, since: Option<Instant>) -> Option<Instant> {
         let since = since.filter(|since| {
             now.saturating_since(*since) < CORK_INTERVAL
                 || self.inner.sending.cork.spans == self.inner.sending.cork.seen
@@ -230,8 +235,8 @@ impl LockedStream<'_> {
         if now.saturating_since(since) < CORK_INTERVAL {
             return Some(since);
         }
-        self.push_held();
-        self.inner.sending.cork.noted = false;
+        self.push_corked();
+        self.inner.sending.cork.listed = false;
         None
     }
 }

@@ -4,7 +4,7 @@ use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
 use netacc_proto::{AnchorWrite, Demotion, Phase, Reason, SocketError};
 
 use super::guard::LockedStream;
-use super::states::Noted;
+use super::states::Listed;
 use crate::endpoint::Timed;
 
 /// The directions that `shutdown` shuts down.
@@ -40,7 +40,7 @@ impl LockedStream<'_> {
         let inner = &mut *self.inner;
         let failed = inner.proto.failure().is_some();
         // No caller requests the error of a closed stream.
-        if inner.closing.is_closed() || !inner.knows_error() {
+        if inner.closing.is_closed() || !inner.kernel_reports_error() {
             return;
         }
         // Records may come until the anchor has ended, perhaps incomplete.
@@ -97,7 +97,7 @@ impl LockedStream<'_> {
         if proto.is_revivable() {
             return false;
         }
-        let unknown = !self.inner.knows_error() || !proto.is_peer_gone() && !self.inner.anchor.is_over();
+        let unknown = !self.inner.kernel_reports_error() || !proto.is_peer_gone() && !self.inner.anchor.is_over();
         proto.has_ended() && (proto.available() > 0 || proto.failure().is_some() && unknown)
     }
 
@@ -117,8 +117,8 @@ impl LockedStream<'_> {
     /// has.
     pub(crate) fn can_be_left(&mut self, now: Instant) -> bool {
         let proto = &self.inner.proto;
-        let said = !self.is_wanted() && proto.phase() == Phase::Linked && !proto.has_control();
-        if proto.failure().is_some() || said {
+        let is_done = !self.is_wanted() && proto.phase() == Phase::Linked && !proto.has_control();
+        if proto.failure().is_some() || is_done {
             return true;
         }
         if proto.phase() == Phase::Promoting && self.link().is_none_or(|link| link.is_dead()) {
@@ -186,16 +186,16 @@ impl LockedStream<'_> {
             self.endpoint.expect_answer(&mut link.tx.lock());
         }
         if linger {
-            inner.noted.insert(Noted::LINGERING);
-            self.endpoint.note(Timed::Lingering(self.cell.clone()));
+            inner.listed.insert(Listed::LINGERING);
+            self.endpoint.add_timer(Timed::Lingering(self.cell.clone()));
         } else if inner.is_idle() {
-            self.endpoint.note_release(self.cell);
+            self.endpoint.enqueue_release(self.cell);
         }
         linger
     }
 
     /// The kernel's socket of a plain stream has been shut down directly: the stream is past promotion.
-    pub fn note_kernel_shutdown(&mut self, how: Shutdown) {
+    pub fn handle_kernel_shutdown(&mut self, how: Shutdown) {
         // Other processes may have read the replayed bytes: see `rx_source`.
         self.inner.proto.handle_replay();
         self.shutdown(how);
@@ -207,7 +207,7 @@ impl LockedStream<'_> {
     /// Closes the duplicate that outlived the program's descriptor.
     pub(crate) fn end_linger(&mut self) {
         let inner = &mut *self.inner;
-        if inner.proto.resets() && inner.proto.has_said_fin() {
+        if inner.proto.resets() && inner.proto.has_closed_writing() {
             // In the order in which a kernel would have reported it. No caller requests the error of a stream that has
             // ended already.
             let _ = inner.anchor.shutdown_write();

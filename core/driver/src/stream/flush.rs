@@ -9,7 +9,7 @@ use netacc_proto::{Control, ControlMessage, Failure, MessageKind, RxSource};
 use super::cell::Attachment;
 use super::guard::LockedStream;
 use super::inner::readiness_of;
-use super::states::Noted;
+use super::states::Listed;
 use crate::{Counters, Readiness};
 
 impl LockedStream<'_> {
@@ -22,8 +22,8 @@ impl LockedStream<'_> {
         if !proto.is_steady() || proto.promotions() != self.inner.reported.promotions {
             self.send_pending();
         }
-        if self.inner.sending.cork.holds() {
-            self.settle_held();
+        if self.inner.sending.cork.is_pending() {
+            self.track_corked();
         }
         self.publish();
     }
@@ -52,7 +52,7 @@ impl LockedStream<'_> {
         let device = self.endpoint.device();
         while let Some(control) = self.inner.proto.poll_control() {
             let about_data = !matches!(control, Control::Signal(MessageKind::CreditGive));
-            if about_data && !self.push_held() {
+            if about_data && !self.push_corked() {
                 self.inner.proto.return_control(control);
                 break;
             }
@@ -60,12 +60,12 @@ impl LockedStream<'_> {
             let Some(Attachment { link, outgoing, .. }) = &inner.attached else { continue };
             let mut tx = link.tx.lock();
             self.endpoint.expect_answer(&mut tx);
-            let told = match (&control, outgoing) {
+            let announced = match (&control, outgoing) {
                 // A signal to read the credit word is useless before the word is there.
                 (Control::Signal(MessageKind::CreditGive), Some(out)) if out.staging.is_some() => {
                     let consumed = inner.proto.positions().1;
-                    if consumed > inner.sending.told && matches!(inner.proto.rx_source(), RxSource::Link) {
-                        tx.credit_word(device, &out.ring, consumed).map(|()| inner.sending.told = consumed)
+                    if consumed > inner.sending.announced && matches!(inner.proto.rx_source(), RxSource::Link) {
+                        tx.credit_word(device, &out.ring, consumed).map(|()| inner.sending.announced = consumed)
                     } else {
                         Ok(())
                     }
@@ -73,7 +73,7 @@ impl LockedStream<'_> {
                 _ => Ok(()),
             };
             let sent = match &control {
-                _ if told.is_err() => told,
+                _ if announced.is_err() => announced,
                 Control::Message(message) => tx.control(device, message),
                 Control::Signal(kind) => match inner.proto.peer_slot() {
                     Some(slot) => tx.signal(device, *kind, slot),
@@ -94,7 +94,7 @@ impl LockedStream<'_> {
                     break;
                 }
                 Err(_) => {
-                    self.endpoint.note_dead(link);
+                    self.endpoint.enqueue_dead(link);
                     break;
                 }
             }
@@ -104,7 +104,7 @@ impl LockedStream<'_> {
 
     /// Bookkeeping of promotions, demotions and releases.
     fn after_change(&mut self) {
-        self.settle_low_water();
+        self.update_low_water();
         let inner = &mut *self.inner;
         let counters = self.endpoint.counters();
         let opening = inner.proto.is_opening();
@@ -119,7 +119,7 @@ impl LockedStream<'_> {
             if !opening {
                 inner.attempt.opening = None;
             }
-            self.endpoint.note_moved(self.cell);
+            self.endpoint.enqueue_moved(self.cell);
         }
         if matches!(inner.proto.failure(), Some(Failure::Violation(_))) && !inner.reported.violation {
             inner.reported.violation = true;
@@ -131,18 +131,18 @@ impl LockedStream<'_> {
                 Counters::bump(&counters.streams_demoted);
                 counters.reason(inner.proto.reason());
                 // A thread that polled its link for it may poll there no more.
-                self.endpoint.note_moved(self.cell);
+                self.endpoint.enqueue_moved(self.cell);
             }
         }
         // Its program may never use it again; but the peer's program must see the end.
-        if self.is_settling() && !self.inner.closing.is_closed() && self.inner.noted.add(Noted::BLOCKED) {
-            self.endpoint.note_blocked(self.cell);
+        if self.is_end_pending() && !self.inner.closing.is_closed() && self.inner.listed.add(Listed::BLOCKED) {
+            self.endpoint.enqueue_blocked(self.cell);
         }
         let inner = &mut *self.inner;
-        let has_resources = inner.attached.is_some() || inner.noted.contains(Noted::LINGERING);
-        if has_resources && !inner.noted.contains(Noted::RELEASE) && inner.is_idle() {
-            inner.noted.insert(Noted::RELEASE);
-            self.endpoint.note_release(self.cell);
+        let has_resources = inner.attached.is_some() || inner.listed.contains(Listed::LINGERING);
+        if has_resources && !inner.listed.contains(Listed::RELEASE) && inner.is_idle() {
+            inner.listed.insert(Listed::RELEASE);
+            self.endpoint.enqueue_release(self.cell);
         }
     }
 
@@ -166,7 +166,7 @@ impl LockedStream<'_> {
     }
 
     /// Where a record may come, the kernel must report fewer bytes than the program's low-water mark.
-    pub(super) fn settle_low_water(&mut self) {
+    pub(super) fn update_low_water(&mut self) {
         let inner = &mut *self.inner;
         let wanted = if matches!(inner.proto.rx_source(), RxSource::Anchor(_)) { self.cell.low_water() } else { 1 };
         if std::mem::replace(&mut inner.tcp.low_water, wanted) != wanted {

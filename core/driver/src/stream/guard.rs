@@ -11,7 +11,7 @@ use parking_lot::MutexGuard;
 
 use super::cell::{Inner, LinkCell, StreamCell};
 use super::inner::readiness_of;
-use super::states::Noted;
+use super::states::Listed;
 use crate::counted::Counted;
 use crate::endpoint::Timed;
 use crate::{Counters, Endpoint, Readiness, StreamCounters};
@@ -131,7 +131,7 @@ impl LockedStream<'_> {
         // The state belongs to the last link, which may have died with its queue full; and positions begin anew.
         inner.sending.crowded = false;
         inner.tcp.replay_since = None;
-        inner.sending.told = inner.tcp.carried.read;
+        inner.sending.announced = inner.tcp.carried.read;
         Ok(())
     }
 
@@ -151,7 +151,10 @@ impl LockedStream<'_> {
     #[inline]
     pub fn is_steady(&self) -> bool {
         let inner = &*self.inner;
-        inner.proto.is_flowing() && inner.proto.is_steady() && !inner.sending.cork.holds() && !inner.sending.crowded
+        inner.proto.is_flowing()
+            && inner.proto.is_steady()
+            && !inner.sending.cork.is_pending()
+            && !inner.sending.crowded
     }
 
     /// The path of writes now.
@@ -239,8 +242,8 @@ impl LockedStream<'_> {
     /// The program wants to write while a pledge is out, and does something else meanwhile. It is woken when it can
     /// write: after [`PLEDGE_PATIENCE`] at the latest.
     pub fn wait_for_pledge(&mut self) {
-        if self.inner.noted.add(Noted::PLEDGED) {
-            self.endpoint.note(Timed::Pledged(self.cell.clone()));
+        if self.inner.listed.add(Listed::PLEDGED) {
+            self.endpoint.add_timer(Timed::Pledged(self.cell.clone()));
         }
     }
 
@@ -253,7 +256,7 @@ impl LockedStream<'_> {
     pub fn set_low_water(&mut self, bytes: u32) {
         self.cell.low_water.store(bytes.max(1), Ordering::Relaxed);
         self.inner.tcp.low_water = bytes.max(1);
-        self.settle_low_water();
+        self.update_low_water();
         // As the kernel does: a waiting thread is woken for bytes that are there already.
         self.arrived |= readiness_of(&self.inner, self.cell.low_water()).contains(Readiness::READABLE);
     }
@@ -270,7 +273,7 @@ impl LockedStream<'_> {
         self.inner.proto.void_pledge();
     }
     /// Announces the stream's readiness again.
-    pub fn note_arrival(&mut self) {
+    pub fn announce_again(&mut self) {
         self.arrived = true;
     }
 

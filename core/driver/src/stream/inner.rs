@@ -6,12 +6,12 @@ use netacc_device::AnchorError;
 use netacc_proto::{RxSource, SocketError, TxSink};
 
 use super::cell::{Inner, LinkCell};
-use super::states::Noted;
+use super::states::Listed;
 use crate::Readiness;
 
 /// The number of the check of an ended anchor at which a reset is provoked. Arbitrary: while a thread waits, the checks
 /// are tens of microseconds apart, and a peer's reset follows its FIN within a few microseconds.
-const PROVOKING_LOOK: u32 = 16;
+const PROVOKING_CHECK: u32 = 16;
 
 impl Inner {
     /// The link that the stream is on, or is being moved to or from.
@@ -23,18 +23,18 @@ impl Inner {
     /// Neither side uses the stream's resources on its link any more. A CLOSE that found the queue full is still to go.
     pub(crate) fn is_idle(&self) -> bool {
         let proto = &self.proto;
-        !(proto.holds_slot() || proto.needs_memory() || proto.has_control() || self.lingers())
+        !(proto.uses_slot() || proto.needs_memory() || proto.has_control() || self.lingers())
     }
 
     /// Whether the kernel will report the same error, for an anchor that has ended as the stream has: a broken pipe if
     /// the peer's FIN was there before its reset.
-    pub(super) fn knows_error(&self) -> bool {
+    pub(super) fn kernel_reports_error(&self) -> bool {
         !self.tcp.end.differs && (self.proto.error() != Some(SocketError::Reset) || !self.tcp.end.fin_seen)
     }
 
     /// Whether the peer's FIN is next on the anchor.
     pub(crate) fn has_fin(&mut self) -> bool {
-        let now = match self.look_for_fin() {
+        let now = match self.check_fin() {
             Some(fin) => fin && self.anchor.unread() == 0,
             // Takes the error of a reset that came without a FIN.
             None => match self.anchor.try_peek(&mut [0]) {
@@ -50,7 +50,7 @@ impl Inner {
     }
 
     /// Whether the peer's FIN has come on the anchor, perhaps behind unread bytes; `None` if only reading can show it.
-    pub(crate) fn look_for_fin(&mut self) -> Option<bool> {
+    pub(crate) fn check_fin(&mut self) -> Option<bool> {
         let counted = (!self.tcp.recount).then_some(self.tcp.carried.read)?;
         let fin = self.anchor.has_fin(counted)?;
         self.tcp.end.fin_seen |= fin;
@@ -66,8 +66,8 @@ impl Inner {
         if !self.anchor.is_ended() || self.anchor.is_over() {
             return;
         }
-        self.tcp.end.looks = self.tcp.end.looks.saturating_add(1);
-        if self.tcp.end.looks == PROVOKING_LOOK {
+        self.tcp.end.checks = self.tcp.end.checks.saturating_add(1);
+        if self.tcp.end.checks == PROVOKING_CHECK {
             self.tcp.carried.written += self.anchor.try_write(&[0]).unwrap_or(0) as u64;
         }
     }
@@ -111,7 +111,7 @@ pub(super) fn readiness_of(inner: &Inner, low_water: u32) -> Readiness {
         TxSink::Link if inner.has_room() => Readiness::WRITABLE,
         TxSink::Link | TxSink::Wait => Readiness::empty(),
         // Assumed writable until a write has had to wait.
-        TxSink::Pledged if inner.noted.contains(Noted::PLEDGED) => Readiness::empty(),
+        TxSink::Pledged if inner.listed.contains(Listed::PLEDGED) => Readiness::empty(),
         TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
         TxSink::Closed | TxSink::Refused => Readiness::WRITABLE,
     };

@@ -11,7 +11,7 @@ use netacc_proto::{Reason, TxSink};
 
 use super::cell::StreamCell;
 use super::guard::LockedStream;
-use super::states::{Noted, Taken};
+use super::states::{Listed, Taken};
 use crate::endpoint::{Again, Timed};
 use crate::Endpoint;
 
@@ -22,12 +22,12 @@ pub const STALL_PATIENCE: Duration = Duration::from_millis(250);
 impl LockedStream<'_> {
     /// The link has no room for the stream's next message, or soon will not.
     #[cold]
-    pub(crate) fn note_stall(&mut self) {
+    pub(crate) fn record_stall(&mut self) {
         let bounded = self.endpoint.config().stall_patience.is_some();
-        if bounded && self.inner.noted.add(Noted::STALLED) {
+        if bounded && self.inner.listed.add(Listed::STALLED) {
             self.inner.stall.taken = self.taken();
             self.inner.stall.since = None;
-            self.endpoint.note(Timed::Stalled(self.cell.clone()));
+            self.endpoint.add_timer(Timed::Stalled(self.cell.clone()));
         }
     }
 
@@ -56,19 +56,19 @@ impl LockedStream<'_> {
             self.demote(Reason::PeerIdle);
             self.progress_anchor(false);
         }
-        self.inner.noted.remove(Noted::STALLED);
+        self.inner.listed.remove(Listed::STALLED);
         false
     }
 }
 
 impl Endpoint {
-    /// Checks a stream that had no room, eight times in `stall_patience`. There may be thousands of them. `looked` is
+    /// Checks a stream that had no room, eight times in `stall_patience`. There may be thousands of them. `checked` is
     /// the time of the last check.
-    pub(crate) fn look_at_stall(&self, now: Instant, cell: &Arc<StreamCell>, looked: Instant) -> Option<Again> {
+    pub(crate) fn check_stall(&self, now: Instant, cell: &Arc<StreamCell>, checked: Instant) -> Option<Again> {
         let patience = self.config().stall_patience?;
         let interval = patience / 8;
-        let mut since = looked;
-        if now.saturating_since(looked) >= interval {
+        let mut since = checked;
+        if now.saturating_since(checked) >= interval {
             since = now;
             if !cell.lock(self).change(|stream| stream.is_still_stalled(now, patience)) {
                 return None;

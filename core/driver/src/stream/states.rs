@@ -2,7 +2,7 @@
 
 use netacc_device::{AnchorPosition, Instant, PeerAddress, QueuePairId};
 
-use super::held::Cork;
+use super::corked::Cork;
 use crate::counted::Tallied;
 
 /// The attempt at promotion, beside the protocol's own state of it.
@@ -106,11 +106,11 @@ impl Closing {
 bitflags::bitflags! {
     /// The lists of the endpoint that the stream is on: each contains it once.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Noted: u8 {
+    pub(crate) struct Listed: u8 {
         /// The program waits to write until the pledge is answered.
         const PLEDGED = 1;
         /// An event was seen on the anchor that counts once the link has been polled.
-        const LOOK = 2;
+        const CHECK = 2;
         /// Records or replay wait for room on the anchor.
         const BLOCKED = 4;
         /// The link has no room.
@@ -122,16 +122,16 @@ bitflags::bitflags! {
     }
 }
 
-impl Noted {
+impl Listed {
     /// Adds a list. Returns whether the stream was not on it.
-    pub(crate) fn add(&mut self, list: Noted) -> bool {
+    pub(crate) fn add(&mut self, list: Listed) -> bool {
         let new = !self.contains(list);
         self.insert(list);
         new
     }
 
     /// Takes the stream off a list. Returns whether it was on it.
-    pub(crate) fn take(&mut self, list: Noted) -> bool {
+    pub(crate) fn take(&mut self, list: Listed) -> bool {
         let was = self.contains(list);
         self.remove(list);
         was
@@ -217,7 +217,7 @@ pub(crate) struct AnchorEnd {
     pub(crate) differs: bool,
     /// The number of times that the anchor was seen to have ended, but not by the reset that is to come; see
     /// `provoke_reset`.
-    pub(crate) looks: u32,
+    pub(crate) checks: u32,
 }
 
 /// Outgoing messages and credit.
@@ -229,15 +229,15 @@ pub(crate) struct Sending {
     /// A write found byte credit but no room for a message.
     pub(crate) crowded: bool,
     /// Messages sent since the peer's last one.
-    pub(crate) unheard: u32,
+    pub(crate) unanswered: u32,
     /// Consumed position last announced to the peer.
-    pub(crate) told: u64,
+    pub(crate) announced: u64,
 }
 
 impl Sending {
     /// The state of a stream that has sent nothing yet.
     pub(crate) fn new(message_len: u32) -> Sending {
-        Sending { message_len, cork: Cork::default(), crowded: false, unheard: 0, told: 0 }
+        Sending { message_len, cork: Cork::default(), crowded: false, unanswered: 0, announced: 0 }
     }
 }
 

@@ -6,8 +6,8 @@ use netacc_device::PostError;
 use netacc_proto::{Immediate, MessageKind, RxSource, TxSink, CREDIT_BLOCK_LEN};
 
 use super::cell::Attachment;
+use super::corked::{Corked, MAX_UNANSWERED};
 use super::guard::LockedStream;
-use super::held::{Held, UNHEARD};
 use crate::Counters;
 
 /// The result of an operation on the link.
@@ -23,14 +23,14 @@ pub enum LinkIo {
 
 impl LockedStream<'_> {
     /// Sends from `src` on the link, as much as credit allows. `more`: the bytes need not be announced to the peer yet,
-    /// because there is more to come, or until [`push_held`](LockedStream::push_held).
+    /// because there is more to come, or until [`push_corked`](LockedStream::push_corked).
     ///
     /// # Safety
     /// `src..src + len` is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     #[inline]
     pub unsafe fn send_link(&mut self, src: *const u8, len: usize, more: bool) -> LinkIo {
-        if more || self.inner.sending.cork.holds() {
+        if more || self.inner.sending.cork.is_pending() {
             // SAFETY: passed on to the caller.
             return unsafe { self.send_pieces(std::iter::once((src, len)), more) };
         }
@@ -57,32 +57,35 @@ impl LockedStream<'_> {
             let mut tx = link.tx.lock();
             let rewind = inner.proto.commit(span.len);
             // The last message of the write, which other writes may follow.
-            if inner.sending.unheard >= UNHEARD && span.len < inner.sending.message_len / 2 && tx.awaits_completion() {
+            if inner.sending.unanswered >= MAX_UNANSWERED
+                && span.len < inner.sending.message_len / 2
+                && tx.awaits_completion()
+            {
                 drop(tx);
                 // SAFETY: the rest of the caller's buffer.
-                return unsafe { self.hold_and_go_on(Held { span, rewind }, src, len, done) };
+                return unsafe { self.cork_and_continue(Corked { span, rewind }, src, len, done) };
             }
             let imm = Immediate { kind: MessageKind::Data, rewind, slot };
             if tx.watch.resting {
-                self.endpoint.rouse(&mut tx);
+                self.endpoint.resume_watch(&mut tx);
             }
             match tx.data(device, &out.ring, out.staging.as_ref(), span, imm) {
                 Ok(()) => {
                     inner.counters.tx_bytes_link += u64::from(span.len);
                     inner.counters.tx_msgs_link += 1;
-                    inner.sending.unheard = inner.sending.unheard.saturating_add(1);
+                    inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);
                     done += span.len as usize;
                 }
                 Err(PostError::QueueFull) => {
                     drop(tx);
                     // The kernel, too, takes bytes that it cannot send yet. SAFETY: the rest of the caller's buffer.
-                    return unsafe { self.hold_and_go_on(Held { span, rewind }, src, len, done) };
+                    return unsafe { self.cork_and_continue(Corked { span, rewind }, src, len, done) };
                 }
                 Err(_) => {
                     inner.proto.uncommit(span.len, rewind);
                     drop(tx);
                     // Bytes that the peer had sent before are handled first: see `progress`.
-                    self.endpoint.note_dead(link);
+                    self.endpoint.enqueue_dead(link);
                     inner.sending.crowded = true;
                     return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
                 }
@@ -112,7 +115,7 @@ impl LockedStream<'_> {
             return false;
         }
         // A message that would have to wait for others, or wake a link that rests, takes the long way.
-        let waits = inner.sending.unheard >= UNHEARD;
+        let waits = inner.sending.unanswered >= MAX_UNANSWERED;
         let span = inner.proto.claim(len);
         let at = CREDIT_BLOCK_LEN + span.offset as usize;
         // SAFETY: the caller's promise.
@@ -131,7 +134,7 @@ impl LockedStream<'_> {
         }
         inner.counters.tx_bytes_link += u64::from(len);
         inner.counters.tx_msgs_link += 1;
-        inner.sending.unheard = inner.sending.unheard.saturating_add(1);
+        inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);
         true
     }
 
@@ -141,9 +144,9 @@ impl LockedStream<'_> {
     /// `src..src + len` is readable.
     #[cold]
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
-    unsafe fn hold_and_go_on(&mut self, held: Held, src: *const u8, len: usize, done: usize) -> LinkIo {
-        let done = done + held.span.len as usize;
-        self.hold(held);
+    unsafe fn cork_and_continue(&mut self, corked: Corked, src: *const u8, len: usize, done: usize) -> LinkIo {
+        let done = done + corked.span.len as usize;
+        self.add_corked(corked);
         // SAFETY: `done <= len`; nothing is left, or the rest.
         match unsafe { self.send_pieces(std::iter::once((src.add(done), len - done)), false) } {
             LinkIo::Done(n) => LinkIo::Done(done + n),
@@ -162,7 +165,7 @@ impl LockedStream<'_> {
         tx.want(self.endpoint.device());
         drop(tx);
         self.wait_for_room();
-        self.note_stall();
+        self.record_stall();
     }
 
     /// The result of a send of `done` bytes.
@@ -171,7 +174,7 @@ impl LockedStream<'_> {
         if !self.inner.proto.link_writable() {
             Counters::bump(&self.endpoint.counters().byte_credit_stalls);
             self.inner.proto.stalled();
-            self.note_stall();
+            self.record_stall();
         }
         match (done, self.tx_sink()) {
             (0, TxSink::Link) => LinkIo::WouldBlock,
@@ -213,7 +216,7 @@ impl LockedStream<'_> {
         let inner = &mut *self.inner;
         let credit = inner.proto.consume(n as u32);
         inner.counters.rx_bytes_link += n as u64;
-        if !credit.tell {
+        if !credit.announce {
             // The peer has released the memory that contains the word.
             return;
         }
@@ -226,10 +229,10 @@ impl LockedStream<'_> {
         } else {
             //= spec §5.2.5
             //# Where a write is not cheap, a receiver MAY announce consumption only after a quarter of its ring.
-            let due = credit.consumed - inner.sending.told >= u64::from(inner.proto.rx_ring_len() / 4);
+            let due = credit.consumed - inner.sending.announced >= u64::from(inner.proto.rx_ring_len() / 4);
             // Progress that finds no room in the queue is sent with the next read, or when the peer requests it.
             if due && !credit.give && link.tx.lock().credit_word(device, &out.ring, credit.consumed).is_ok() {
-                inner.sending.told = credit.consumed;
+                inner.sending.announced = credit.consumed;
             }
         }
         if credit.give {
@@ -242,7 +245,7 @@ impl LockedStream<'_> {
     pub(crate) fn handle_data(&mut self, len: u32, rewind: bool) {
         self.inner.proto.handle_data(len, rewind);
         self.inner.counters.rx_msgs_link += 1;
-        self.inner.sending.unheard = 0;
+        self.inner.sending.unanswered = 0;
     }
 
     /// Receives up to `len` bytes from the ring.
@@ -281,7 +284,7 @@ impl LockedStream<'_> {
     /// informs the owner.
     pub(crate) fn unstall(&mut self) {
         self.refresh_consumed();
-        self.push_held();
+        self.push_corked();
         let inner = &mut *self.inner;
         if let Some(link) = inner.link().filter(|_| inner.sending.crowded) {
             link.tx.lock().want(self.endpoint.device());

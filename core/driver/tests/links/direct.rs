@@ -65,7 +65,7 @@ fn a_message_is_received_without_being_announced() {
     // Whoever watches the stream polls the link in another way.
     assert!(send(&client, near, b"seen"));
     assert_eq!(receive(&server, far, 64, true), None);
-    pair.settle(Instant::from_nanos(0));
+    pair.progress(Instant::from_nanos(0));
     assert_eq!((arrivals.0.load(Relaxed), far.readiness()), (before + 1, Readiness::WRITABLE | Readiness::READABLE));
     assert_eq!(receive(&server, far, 64, true).as_deref(), Some(&b"seen"[..]));
     assert_eq!(far.readiness(), Readiness::WRITABLE);
@@ -115,9 +115,9 @@ fn messages_of_other_streams_on_the_link_are_theirs() {
     let pair = Linked::new(&client, &server, 40_104);
     let (near, far) = connect(&client, &server, 40_105);
     client.promote(&near).expect("the acceptor is published");
-    pair.settle(Instant::from_nanos(0));
+    pair.progress(Instant::from_nanos(0));
     crate::common::run([&client, &server]);
-    pair.settle(Instant::from_nanos(0));
+    pair.progress(Instant::from_nanos(0));
     let [(_, first_near), (_, first_far)] = &pair.ends;
     let link = |cell: &Arc<StreamCell>| cell.lock(&server).link().map(|link| link.qp());
     assert_eq!(link(&far), link(first_far));
@@ -139,13 +139,13 @@ fn messages_that_cannot_go_at_once_are_not_sent() {
     assert!(!send(&client, near, b"back"));
     assert_eq!(write(&client, near, b"back"), LinkIo::Done(4));
     assert!(send(&client, near, b"!"));
-    pair.settle(Instant::from_nanos(0));
+    pair.progress(Instant::from_nanos(0));
     assert_eq!(read(&server, far, 64), b"held back!");
     // The ring has 4 KiB; with less than a quarter of it free a stream is not writable.
     let sent = (0..).take_while(|_| send(&client, near, &[7; 1000])).count();
     assert_eq!((sent, near.lock(&client).proto().free()), (3, 1096));
     assert!(near.readiness().contains(Readiness::WRITABLE));
-    pair.settle(Instant::from_nanos(0));
+    pair.progress(Instant::from_nanos(0));
     assert_eq!(read(&server, far, 4096), [7; 3000]);
     assert!(send(&client, near, &[7; 1000]));
 }

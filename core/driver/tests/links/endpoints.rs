@@ -125,24 +125,24 @@ impl<'a> Linked<'a> {
         let (near, far) = connect_over(client, server, port, anchors);
         client.promote(&near).expect("the acceptor is published");
         let pair = Linked { ends: [(client, near), (server, far)], wire };
-        pair.settle(Instant::from_nanos(0));
+        pair.progress(Instant::from_nanos(0));
         assert!(pair.ends.iter().all(|(endpoint, cell)| cell.lock(endpoint).proto().is_linked()));
         pair
     }
 
     /// Both processes do the work that is due.
-    pub(crate) fn settle(&self, at: Instant) {
+    pub(crate) fn progress(&self, at: Instant) {
         for _ in 0..4 {
             self.ends[1].0.progress(at);
-            self.settle_unpolled(at);
+            self.progress_unpolled(at);
         }
     }
 
     /// No thread polls for the server, except when its anchor, which is watched all the same, requires it.
-    pub(crate) fn settle_unpolled(&self, at: Instant) {
+    pub(crate) fn progress_unpolled(&self, at: Instant) {
         for _ in 0..4 {
             self.ends[0].0.progress(at);
-            self.wire.settle();
+            self.wire.deliver_all();
             self.ends.iter().for_each(|(endpoint, cell)| {
                 let found = cell.lock(endpoint).change(|stream| stream.progress_anchor(false));
                 if found == AnchorProgress::Unpolled {

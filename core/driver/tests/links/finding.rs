@@ -84,7 +84,7 @@ impl Directory for OwnOnly {
     fn obstacle(&self, _: &FourTuple, accepted: bool) -> Option<Obstacle> {
         self.obstacle.lock().unwrap().filter(|obstacle| accepted || *obstacle != Obstacle::PortTaken)
     }
-    fn note_unreachable(&self, peer: PeerAddress) {
+    fn mark_unreachable(&self, peer: PeerAddress) {
         self.unreachable.lock().unwrap().push(peer);
     }
 }
@@ -96,7 +96,7 @@ fn an_acceptor_finds_by_its_addresses_the_stream_that_the_opener_cannot_name() {
     //# The hint 0xffffffff means that the opener does not have the acceptor's stream number; the acceptor then finds
     //# the stream by the addresses.
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    let ((client, _), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let ((client, _), (server, directory)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
     let (_, other) = connect(&client, &server, 40_003);
     let (near, far) = connect(&client, &server, 40_004);
     client.promote(&near).expect("the acceptor is published");
@@ -106,7 +106,7 @@ fn an_acceptor_finds_by_its_addresses_the_stream_that_the_opener_cannot_name() {
 
     let (near, far) = connect(&client, &server, 40_005);
     client.promote(&near).expect("the acceptor is published");
-    known.own.lock().unwrap().clear();
+    directory.own.lock().unwrap().clear();
     run([&client, &server]);
     assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
     assert_eq!(near.lock(&client).proto().reason(), Reason::UnknownStream);
@@ -119,10 +119,10 @@ fn an_open_on_a_link_from_elsewhere_is_refused() {
     //= type=test
     //# An OPEN is refused on a link whose other end is not at the anchor's other address.
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    let ((client, _), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let ((client, _), (server, directory)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
     let (near, far) = connect(&client, &server, 40_010);
-    known.strangers.store(true, Ordering::Relaxed);
-    *known.holder.lock().unwrap() = Some(7);
+    directory.strangers.store(true, Ordering::Relaxed);
+    *directory.holder.lock().unwrap() = Some(7);
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
     assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
@@ -130,7 +130,7 @@ fn an_open_on_a_link_from_elsewhere_is_refused() {
     assert_eq!(server.counters().snapshot()["opens_refused"], 1);
 
     // Such a process does not learn the holder, either.
-    known.own.lock().unwrap().clear();
+    directory.own.lock().unwrap().clear();
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
     assert_eq!(near.lock(&client).proto().reason(), Reason::UnknownStream);
@@ -138,18 +138,19 @@ fn an_open_on_a_link_from_elsewhere_is_refused() {
 
 /// Two processes accept on one port, and the one that is found does not have the connection.
 #[test]
-fn a_stream_goes_on_to_the_process_that_holds_it() {
+fn a_stream_follows_a_referral_to_the_process_that_holds_it() {
     //= spec §4.1.5
     //= type=test
     //# An acceptor that does not hold the anchor, but finds the process of its host that does, names in REFUSE the port
     //# at which that process accepts links. The opener MAY connect there, once, and to no other address.
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, finder) = OwnOnly::endpoint(&fabric);
-    let ((first, first_known), (second, second_known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
-    let address = |known: &OwnOnly| ConnectionManager::address(&*known.device);
-    *finder.found.lock().unwrap() = Some(address(&first_known));
-    *finder.neighbour.lock().unwrap() = Some(address(&second_known));
-    *first_known.holder.lock().unwrap() = Some(7);
+    let ((first, first_directory), (second, second_directory)) =
+        (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let address = |directory: &OwnOnly| ConnectionManager::address(&*directory.device);
+    *finder.found.lock().unwrap() = Some(address(&first_directory));
+    *finder.neighbour.lock().unwrap() = Some(address(&second_directory));
+    *first_directory.holder.lock().unwrap() = Some(7);
     let rounds = || (0..5).for_each(|_| [&first, &second].into_iter().for_each(|other| run([&client, other])));
 
     let (near, far) = connect(&client, &second, 40_011);
@@ -162,9 +163,9 @@ fn a_stream_goes_on_to_the_process_that_holds_it() {
     assert_eq!(read(&second, &far, 64), b"to the second");
 
     // Two processes that name each other, and neither has it.
-    *second_known.holder.lock().unwrap() = Some(7);
+    *second_directory.holder.lock().unwrap() = Some(7);
     let (near, _far) = connect(&client, &second, 40_012);
-    second_known.own.lock().unwrap().clear();
+    second_directory.own.lock().unwrap().clear();
     client.promote(&near).expect("found");
     rounds();
     assert!(near.lock(&client).proto().is_plain());
@@ -173,24 +174,24 @@ fn a_stream_goes_on_to_the_process_that_holds_it() {
 }
 
 #[test]
-fn the_directory_hears_of_peers_that_were_not_there() {
+fn unreachable_peers_are_reported_to_the_directory() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    let ((client, known), (server, _)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let ((client, directory), (server, _)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
     let (near, _far) = connect(&client, &server, 40_006);
-    let (peer, _) = known.lookup(&tuple(40_006)).expect("published");
-    server.hold_back(true);
+    let (peer, _) = directory.lookup(&tuple(40_006)).expect("published");
+    server.suspend_promotion(true);
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
-    assert_eq!(*known.unreachable.lock().unwrap(), [peer]);
+    assert_eq!(*directory.unreachable.lock().unwrap(), [peer]);
 }
 
 /// Breaks if a process that cannot be found, for a reason that this side has, were reported as not accelerated.
 #[test]
-fn who_is_not_found_has_the_reason_that_is_known() {
+fn the_reason_names_the_obstacle_if_no_peer_is_found() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    let ((client, finder), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let ((client, finder), (server, directory)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
     let (near, far) = connect(&client, &server, 40_013);
-    known.withdraw(&tuple(40_013).reversed(), far.number());
+    directory.withdraw(&tuple(40_013).reversed(), far.number());
     assert_eq!(client.promote(&near), Err(Reason::PeerNotFound));
     assert_eq!(server.obstacle(&far, Role::Acceptor), Reason::PeerNotFound);
     for (obstacle, reasons) in [
@@ -199,7 +200,7 @@ fn who_is_not_found_has_the_reason_that_is_known() {
         (Obstacle::PortTaken, [Reason::PeerNotFound, Reason::LinkPortTaken]),
     ] {
         *finder.obstacle.lock().unwrap() = Some(obstacle);
-        *known.obstacle.lock().unwrap() = Some(obstacle);
+        *directory.obstacle.lock().unwrap() = Some(obstacle);
         assert_eq!(client.promote(&near), Err(reasons[0]));
         assert_eq!(server.obstacle(&far, Role::Acceptor), reasons[1]);
     }
@@ -207,12 +208,12 @@ fn who_is_not_found_has_the_reason_that_is_known() {
 
 /// Breaks if only the process, and not the connection, gave the reason why peers cannot find it.
 #[test]
-fn an_acceptor_that_cannot_be_found_says_why() {
+fn an_acceptor_that_cannot_be_found_has_a_reason() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    let ((client, _), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let ((client, _), (server, directory)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
     for (error, reason) in [(DirectoryError::NoPort, Reason::NoLinkPort), (DirectoryError::Full, Reason::DirectoryFull)]
     {
-        *known.unpublished.lock().unwrap() = Some(error);
+        *directory.unpublished.lock().unwrap() = Some(error);
         let (_near, far) = connect(&client, &server, 40_014);
         assert_eq!(far.lock(&server).proto().reason(), reason);
         assert_eq!(server.counters().reasons()[reason.as_str()], 1);
@@ -222,15 +223,15 @@ fn an_acceptor_that_cannot_be_found_says_why() {
 /// Breaks if a stream that waits for a link which never comes to be were forgotten silently, and its peer requested
 /// another link at once.
 #[test]
-fn a_stream_whose_link_never_comes_to_be_is_told() {
+fn a_stream_whose_link_fails_has_a_reason() {
     let limit = Instant::from_nanos(SETUP_LIMIT.as_nanos() as u64 + 100);
-    for (says, reason) in [(None, Reason::LinkFailed), (Some(2), Reason::Violation)] {
+    for (refused_version, reason) in [(None, Reason::LinkFailed), (Some(2), Reason::Violation)] {
         let fabric = Fabric::new(DeliveryMode::Immediate);
-        let ((client, known), (server, _)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+        let ((client, directory), (server, _)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
         let (near, _far) = connect(&client, &server, 40_015);
         let stranger = fabric.open(LoopbackConfig::shm());
         let peer = ConnectionManager::address(&*stranger);
-        *known.found.lock().unwrap() = Some(peer);
+        *directory.found.lock().unwrap() = Some(peer);
         client.promote(&near).expect("a peer is found");
         let Some(CmEvent::Request { id, .. }) = stranger.poll_event() else { panic!("no request") };
         stranger.accept(id, stranger.create_cq().expect("it has queues"), LINK_REGION_LEN).expect("it has room");
@@ -238,7 +239,7 @@ fn a_stream_whose_link_never_comes_to_be_is_told() {
         let Some(CmEvent::Established { qp, remote, .. }) = stranger.poll_event() else { panic!("not connected") };
         stranger.post_recv(qp, 64).expect("it has room");
         client.progress(Instant::from_nanos(1));
-        if let Some(version) = says {
+        if let Some(version) = refused_version {
             let hello = Hello { version, receive_depth: 64, max_streams: 4, credential: None };
             let bytes = ControlMessage::Hello(hello).encode();
             let imm = Some(Immediate::new(MessageKind::Control, 0).encode());
@@ -254,7 +255,7 @@ fn a_stream_whose_link_never_comes_to_be_is_told() {
         assert_eq!(client.links().len(), 0);
         assert_eq!(near.lock(&client).proto().reason(), reason);
         assert_eq!(client.counters().reasons()[reason.as_str()], 1);
-        assert_eq!(client.counters().snapshot()["violations"], u64::from(says.is_some()));
-        assert_eq!(*known.unreachable.lock().unwrap(), [peer]);
+        assert_eq!(client.counters().snapshot()["violations"], u64::from(refused_version.is_some()));
+        assert_eq!(*directory.unreachable.lock().unwrap(), [peer]);
     }
 }

@@ -20,15 +20,15 @@ fn a_stream_whose_peer_takes_nothing_leaves_its_link() {
     let pair = Linked::new(&client, &server, 40_007);
     let [(_, near), (_, far)] = &pair.ends;
     assert_eq!(fill(&client, near, &[7; 1000]), 4096);
-    pair.settle(at(1.0));
-    pair.settle(at(1.9));
+    pair.progress(at(1.0));
+    pair.progress(at(1.9));
     assert!(near.lock(&client).proto().is_linked());
     // The peer reads a little: not enough to write again, but it is there.
     assert_eq!(read(&server, far, 10).len(), 10);
-    pair.settle(at(2.1));
-    pair.settle(at(3.0));
+    pair.progress(at(2.1));
+    pair.progress(at(3.0));
     assert!(near.lock(&client).proto().is_linked());
-    pair.settle(at(3.2));
+    pair.progress(at(3.2));
     assert!(pair.are_plain());
     assert_eq!(near.lock(&client).proto().reason(), Reason::PeerIdle);
     assert!(far.lock(&server).proto().awaits_replay());
@@ -46,33 +46,33 @@ fn a_stream_whose_peer_does_not_poll_leaves_its_link() {
     for _ in 0..4 {
         messages += fill(&client, near, b"m");
         time += STALL_PATIENCE.as_nanos() as u64 * 3 / 4;
-        pair.settle(Instant::from_nanos(time));
+        pair.progress(Instant::from_nanos(time));
     }
     assert!(near.lock(&client).proto().is_linked());
     assert!(messages > 64, "{messages} with 64 receives");
     fill(&client, near, b"m");
     for _ in 0..2 {
         assert!(near.lock(&client).proto().is_linked());
-        pair.settle_unpolled(Instant::from_nanos(time));
+        pair.progress_unpolled(Instant::from_nanos(time));
         time += STALL_PATIENCE.as_nanos() as u64;
     }
-    pair.settle_unpolled(Instant::from_nanos(time));
+    pair.progress_unpolled(Instant::from_nanos(time));
     assert!(pair.are_plain());
 }
 
 /// Breaks if a stream left its link before it had read on the link how its peer has ended it.
 #[test]
-fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
+fn messages_on_the_link_count_before_the_peer_leaves() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let pair = Linked::new(&client, &server, 40_011);
     let [(_, near), (_, far)] = &pair.ends;
     far.lock(&server).change(|stream| stream.shutdown(Shutdown::Write));
     near.lock(&client).change(|stream| stream.demote(Reason::Requested));
-    pair.wire.settle();
+    pair.wire.deliver_all();
     server.progress(Instant::from_nanos(0));
     far.take_in(&server);
-    pair.wire.settle();
+    pair.wire.deliver_all();
     assert_eq!(near.lock(&client).change(|stream| stream.progress_anchor(false)), AnchorProgress::Unpolled);
     assert!(!near.lock(&client).proto().is_plain());
     near.take_in(&client);
@@ -82,7 +82,7 @@ fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
 /// Breaks if a check or a record of ours took the error of an anchor that was reset, and the stream was then given back
 /// to it: the program would read an end.
 #[test]
-fn a_reset_is_told_by_whoever_knows_of_it() {
+fn a_reset_is_reported_by_the_side_that_detects_it() {
     for dies in [false, true] {
         let fabric = Fabric::new(DeliveryMode::Immediate);
         let device = fabric.open(LoopbackConfig::shm());
@@ -104,18 +104,18 @@ fn a_reset_is_told_by_whoever_knows_of_it() {
             near.take_in(&client);
         }
         let found = near.lock(&client).rx_source();
-        let told = match found {
+        let reported = match found {
             RxSource::Anchor(_) => matches!(kernel.try_read(&mut [0]), Err(AnchorError::Os(_))),
             source => matches!(source, RxSource::Failed(_)),
         };
-        assert!(told, "the link dies: {dies}; {found:?}");
+        assert!(reported, "the link dies: {dies}; {found:?}");
     }
 }
 
 /// Breaks if a process ended before the replay on its anchors is there. Unread, the byte turns the close into a reset;
 /// a replay behind it finds a FIN sent.
 #[test]
-fn a_process_ends_once_what_comes_again_is_there() {
+fn a_process_ends_once_the_replay_has_arrived() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let anchor = AnchorConfig { mode: DeliveryMode::Explicit, ..AnchorConfig::default() };
@@ -125,13 +125,13 @@ fn a_process_ends_once_what_comes_again_is_there() {
     assert_eq!(write(&client, near, b"unread"), LinkIo::Done(6));
     let now = Instant::from_nanos(0);
     assert!(!server.leave(now));
-    pair.wire.settle();
+    pair.wire.deliver_all();
     near.take_in(&client);
     let to = AnchorEnd::Second;
     assert!(pair.wire.deliver(AnchorDelivery::Bytes { to, len: RECORD_LEN }));
     assert!(!server.leave(now));
     assert!(far.lock(&server).proto().is_plain(), "except for bytes that the kernel has to bring");
-    pair.wire.settle();
+    pair.wire.deliver_all();
     assert!(server.leave(now));
 }
 

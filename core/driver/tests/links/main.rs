@@ -5,7 +5,7 @@ mod common;
 mod direct;
 mod endpoints;
 mod finding;
-mod holding;
+mod holders;
 mod leaving;
 mod opening;
 mod records;

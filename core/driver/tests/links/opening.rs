@@ -197,9 +197,9 @@ fn openings_without_an_answer_delay_others_only_for_a_while() {
 fn the_next_stream_of_a_link_registers_nothing() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let registered = Arc::new(AtomicU32::new(0));
-    let noted = registered.clone();
+    let counted = registered.clone();
     let count = move |event: &Event| {
-        noted.fetch_add(u32::from(matches!(event, Event::AllocRegion { .. })), Relaxed);
+        counted.fetch_add(u32::from(matches!(event, Event::AllocRegion { .. })), Relaxed);
     };
     let client = finding(fabric.open(LoopbackConfig::soft_roce()), None, count, Deaf);
     let server = finding(fabric.open(LoopbackConfig::soft_roce()), None, |_: &Event| {}, Deaf);
@@ -328,35 +328,35 @@ fn a_socket_that_others_have_used_is_promoted_again() {
     let (a, b, wire) = anchor_pair(AnchorConfig::default());
     let (mut to, mut from) = (a.clone(), b.clone());
     let (near, far) = connect_over(&client, &server, 40_006, (a, b));
-    let settle = || {
+    let progress = || {
         for _ in 0..4 {
             run([&client, &server]);
-            wire.settle();
+            wire.deliver_all();
             near.lock(&client).change(|stream| stream.progress_anchor(false));
             far.lock(&server).change(|stream| stream.progress_anchor(false));
         }
     };
     client.promote(&near).expect("the acceptor is published");
-    settle();
+    progress();
     assert_eq!(write(&client, &near, b"by the link"), LinkIo::Done(11));
-    settle();
+    progress();
     assert_eq!(read(&server, &far, 64), b"by the link");
     near.lock(&client).change(|stream| stream.demote(Reason::Requested));
-    settle();
+    progress();
     assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
     // Another process of the client's writes, which this one does not see. The server has only counted itself.
     near.share();
     assert_eq!(to.try_write(b"by others").expect("there is room"), 9);
-    wire.settle();
+    wire.deliver_all();
     assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 9);
     far.lock(&server).change(|stream| stream.anchor_received(9));
     near.unshare(near.shares());
     let carried = to.position().expect("the model has it");
     client.promote(&near).expect("the acceptor is published");
-    settle();
+    progress();
     assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
     assert_eq!(near.lock(&client).proto().positions(), (carried.written, carried.read));
     assert_eq!(write(&client, &near, b"by the link again"), LinkIo::Done(17));
-    settle();
+    progress();
     assert_eq!(read(&server, &far, 64), b"by the link again");
 }

@@ -16,7 +16,7 @@ use crate::endpoints::{endpoint, observed, read, sharing, write};
 /// Breaks if bytes behind a pledge were left alone after the read that came up to it: a program that waits for
 /// readiness after each read would wait for ever, because the event of their arrival is long past.
 #[test]
-fn reading_up_to_a_pledge_looks_at_what_follows() {
+fn reading_up_to_a_pledge_checks_the_next_bytes() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let (a, b, wire) = anchor_pair(AnchorConfig::default());
@@ -32,7 +32,7 @@ fn reading_up_to_a_pledge_looks_at_what_follows() {
     near.lock(&client).change(|stream| stream.void_pledge());
     assert_eq!(to.try_write(b"after").expect("there is room"), 5);
     near.lock(&client).change(|stream| stream.anchor_sent(5));
-    wire.settle();
+    wire.deliver_all();
     assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
     assert_eq!(from.try_read(&mut [0; 6]).expect("bytes are there"), 6);
     far.lock(&server).change(|stream| stream.anchor_received(6));
@@ -46,7 +46,7 @@ fn reading_up_to_a_pledge_looks_at_what_follows() {
     client.promote(&near).expect("the acceptor is published");
     for _ in 0..4 {
         run([&client, &server]);
-        wire.settle();
+        wire.deliver_all();
         near.lock(&client).change(|stream| stream.progress_anchor(false));
         far.lock(&server).change(|stream| stream.progress_anchor(false));
     }
@@ -76,7 +76,7 @@ fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
 fn with_beginning_of_record(client: &Endpoint, server: &Endpoint, port: u16, watch: &Watch) -> Arc<StreamCell> {
     let (a, b, wire) = anchor_pair(AnchorConfig::default());
     let mut to = a.clone();
-    let (near, far) = connect_over(client, server, port, (a, Looking(b, watch.clone())));
+    let (near, far) = connect_over(client, server, port, (a, ReadingAnchor(b, watch.clone())));
     client.promote(&near).expect("the acceptor is published");
     while near.lock(client).tx_sink() != TxSink::Pledged {
         server.progress(Instant::from_nanos(0));
@@ -85,7 +85,7 @@ fn with_beginning_of_record(client: &Endpoint, server: &Endpoint, port: u16, wat
     near.lock(client).change(|stream| stream.void_pledge());
     assert_eq!(to.try_write(&[0xA7, 0x9D]).expect("there is room"), 2);
     near.lock(client).change(|stream| stream.anchor_sent(2));
-    wire.settle();
+    wire.deliver_all();
     server.progress(Instant::from_nanos(0));
     far.lock(server).change(|stream| stream.progress_anchor(false));
     far
@@ -123,7 +123,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn look(&self) {
+    fn check(&self) {
         if let Some(cell) = self.cell.get() {
             self.seen.lock().expect("no test panics with it").push(cell.readiness());
         }
@@ -131,11 +131,11 @@ impl Watch {
 }
 
 /// An anchor that reads the readiness whenever it is written to.
-struct Looking(InMemoryAnchor, Watch);
+struct ReadingAnchor(InMemoryAnchor, Watch);
 
-impl Anchor for Looking {
+impl Anchor for ReadingAnchor {
     fn try_write(&mut self, bytes: &[u8]) -> Result<usize, AnchorError> {
-        self.1.look();
+        self.1.check();
         self.0.try_write(bytes)
     }
     fn try_read(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
@@ -189,12 +189,12 @@ fn a_marker_is_never_taken_for_application_bytes() {
     let posts = at_server.clone();
     let server = observed(&fabric, move |event: &Event| {
         if matches!(event, Event::PostSend { .. }) {
-            posts.look();
+            posts.check();
         }
     });
     let client = endpoint(&fabric);
     let (a, b, wire) = anchor_pair(AnchorConfig::default());
-    let (near, far) = connect_over(&client, &server, 40_005, (Looking(a, at_client.clone()), b));
+    let (near, far) = connect_over(&client, &server, 40_005, (ReadingAnchor(a, at_client.clone()), b));
     client.promote(&near).expect("the acceptor is published");
     while near.lock(&client).tx_sink() != TxSink::Pledged {
         server.progress(Instant::from_nanos(0));
@@ -203,7 +203,7 @@ fn a_marker_is_never_taken_for_application_bytes() {
     assert!(at_client.cell.set(near.clone()).is_ok() && at_server.cell.set(far).is_ok());
     for _ in 0..4 {
         run([&client, &server]);
-        wire.settle();
+        wire.deliver_all();
         near.lock(&client).change(|stream| stream.progress_anchor(false));
     }
     assert!(near.lock(&client).proto().is_linked());

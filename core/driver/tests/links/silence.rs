@@ -36,18 +36,18 @@ fn a_link_that_falls_silent_is_left() {
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let pair = Linked::new(&client, &server, 40_050);
     let [(_, near), (_, far)] = &pair.ends;
-    pair.settle(at(1));
-    pair.settle(at(2));
+    pair.progress(at(1));
+    pair.progress(at(2));
     // Nothing is delivered from here on, and no side gets an error.
     fabric.set_mode(DeliveryMode::Explicit);
     assert_eq!(write(&client, near, b"into the void"), LinkIo::Done(13));
     for s in 3..13 {
-        pair.settle(at(s));
+        pair.progress(at(s));
         assert!(near.lock(&client).proto().is_linked(), "after {s} s");
     }
     // Probed at the first check, of 3 s; and no answer for ten more.
-    pair.settle(at(13));
-    pair.settle(at(14));
+    pair.progress(at(13));
+    pair.progress(at(14));
     assert!(pair.are_plain());
     assert_eq!(far.lock(&server).proto().replay_left(), 13);
     assert_eq!((silent(&client), client.links().len()), (1, 0));
@@ -57,7 +57,7 @@ fn a_link_that_falls_silent_is_left() {
 /// Breaks if a process that computes, or waits elsewhere, lost its links: its control path answers probes. And if two
 /// idle ends went on probing each other.
 #[test]
-fn a_peer_that_looks_at_nothing_itself_answers() {
+fn a_peer_that_checks_no_silence_answers_probes() {
     //= spec §2.6.1, §2.6.3
     //= type=test
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -85,9 +85,9 @@ fn a_peer_that_looks_at_nothing_itself_answers() {
         }
     };
     (1..5).for_each(control);
-    let settled = posts.load(Relaxed);
+    let posted = posts.load(Relaxed);
     (5..100).for_each(control);
-    assert_eq!(posts.load(Relaxed), settled, "the peer has taken everything: nothing to probe for");
+    assert_eq!(posts.load(Relaxed), posted, "the peer has taken everything: nothing to probe for");
     assert_eq!((silent(&client), silent(&server)), (0, 0));
     assert_eq!(read(&server, far, 64), b"unread");
     // A peer whose control path does nothing either counts as gone.
@@ -101,21 +101,21 @@ fn a_peer_that_looks_at_nothing_itself_answers() {
 /// Breaks if a process had to wake for links whose device reports silence itself, for idle ones, or once its links are
 /// gone; or if it did not begin again when a message is sent, or comes.
 #[test]
-fn nobody_looks_where_there_is_no_need() {
+fn silence_is_not_checked_without_need() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    for (config, looks) in [(LoopbackConfig::erdma(), true), (LoopbackConfig::soft_roce(), false)] {
+    for (config, checks) in [(LoopbackConfig::erdma(), true), (LoopbackConfig::soft_roce(), false)] {
         let [client, server] = [(); 2].map(|()| finding(fabric.open(config.clone()), None, |_: &Event| {}, Deaf));
         let pair = Linked::new(&client, &server, 40_052);
         let [(_, near), (_, far)] = &pair.ends;
-        assert_eq!(client.progress(at(5)), looks.then(|| at(6)));
-        (6..60).for_each(|s| pair.settle(at(s)));
+        assert_eq!(client.progress(at(5)), checks.then(|| at(6)));
+        (6..60).for_each(|s| pair.progress(at(s)));
         assert_eq!([&client, &server].map(|endpoint| endpoint.progress(at(60))), [None; 2]);
         assert_eq!(write(&client, near, b"again"), LinkIo::Done(5));
-        assert_eq!(client.progress(at(61)), looks.then(|| at(62)));
-        assert_eq!(server.progress(at(61)).is_some(), looks);
+        assert_eq!(client.progress(at(61)), checks.then(|| at(62)));
+        assert_eq!(server.progress(at(61)).is_some(), checks);
         assert_eq!(read(&server, far, 64), b"again");
         near.lock(&client).change(|stream| stream.demote(netacc_proto::Reason::Requested));
-        (62..66).for_each(|s| pair.settle(at(s)));
+        (62..66).for_each(|s| pair.progress(at(s)));
         assert!(pair.are_plain() && client.links().is_empty(), "the cache keeps it for a second");
         assert_eq!(client.progress(at(66)), None);
     }
@@ -123,12 +123,12 @@ fn nobody_looks_where_there_is_no_need() {
 
 /// Breaks if a message that is sent on a link that rests could be lost without a probe.
 #[test]
-fn whatever_is_sent_is_listened_for() {
+fn a_message_on_a_resting_link_resumes_its_watch() {
     let sends: [fn(&Endpoint, &Arc<StreamCell>); 3] = [
         |endpoint, cell| assert_eq!(write(endpoint, cell, b"bytes"), LinkIo::Done(5)),
         |endpoint, cell| {
             assert_eq!(write_more(endpoint, cell, b"bytes"), LinkIo::Done(5));
-            assert!(cell.lock(endpoint).change(|stream| stream.push_held()));
+            assert!(cell.lock(endpoint).change(|stream| stream.push_corked()));
         },
         |endpoint, cell| cell.lock(endpoint).change(|stream| stream.shutdown(Shutdown::Write)),
     ];
@@ -136,11 +136,11 @@ fn whatever_is_sent_is_listened_for() {
         let fabric = Fabric::new(DeliveryMode::Immediate);
         let (client, server) = (endpoint(&fabric), endpoint(&fabric));
         let pair = Linked::new(&client, &server, 40_053);
-        (1..40).for_each(|s| pair.settle(at(s)));
+        (1..40).for_each(|s| pair.progress(at(s)));
         assert_eq!(client.progress(at(40)), None);
         fabric.set_mode(DeliveryMode::Explicit);
         send(&client, &pair.ends[0].1);
-        (41..55).for_each(|s| pair.settle(at(s)));
+        (41..55).for_each(|s| pair.progress(at(s)));
         assert_eq!((silent(&client), client.links().len()), (1, 0));
     }
 }
@@ -148,7 +148,7 @@ fn whatever_is_sent_is_listened_for() {
 /// Breaks if a stream whose answer to OPEN will never come waited for it for ever: its peer has taken all that was
 /// sent, so nothing else causes a probe.
 #[test]
-fn an_answer_that_does_not_come_is_asked_for() {
+fn a_missing_answer_is_probed_for() {
     for silent_from in [None, Some(10)] {
         let fabric = Fabric::new(DeliveryMode::Immediate);
         let device = fabric.open(LoopbackConfig::erdma());
@@ -191,7 +191,7 @@ fn an_accepted_link_that_stays_empty_is_closed() {
     let pair = Linked::new(&client, &server, 40_055);
     let qp = client_qp(&pair.ends[0].1, &client);
     pair.ends[0].1.lock(&client).change(|stream| stream.demote(netacc_proto::Reason::Requested));
-    pair.settle(at(0));
+    pair.progress(at(0));
     assert!(pair.are_plain() && server.links().len() == 1);
     // The client's cache keeps it for a second; its messages do not arrive then.
     assert!(fabric.silence(QueuePairEnd { device: device.id(), qp }));

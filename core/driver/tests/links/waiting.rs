@@ -15,7 +15,7 @@ use crate::endpoints::{endpoint, fill, read, with_sharing, write, write_more, wr
 
 /// Breaks if bytes held back were announced to the peer, or not announced in the end.
 #[test]
-fn what_is_corked_goes_out_as_one_message() {
+fn corked_bytes_leave_as_one_message() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let pair = Linked::new(&client, &server, 40_012);
@@ -26,35 +26,35 @@ fn what_is_corked_goes_out_as_one_message() {
     // Until it is released.
     assert_eq!(write_more(&client, near, b"held "), LinkIo::Done(5));
     assert_eq!(write_more(&client, near, b"back, "), LinkIo::Done(6));
-    pair.settle(at(0.0));
+    pair.progress(at(0.0));
     assert_eq!((messages() - before, read(&server, far, 64)), (0, vec![]));
-    assert!(near.lock(&client).change(|stream| stream.push_held()));
-    pair.settle(at(0.0));
+    assert!(near.lock(&client).change(|stream| stream.push_corked()));
+    pair.progress(at(0.0));
     assert_eq!((messages() - before, read(&server, far, 64)), (1, b"held back, ".to_vec()));
     // Until an uncorked write follows.
     assert_eq!(write_more(&client, near, b"and "), LinkIo::Done(4));
     assert_eq!(write(&client, near, b"told"), LinkIo::Done(4));
-    pair.settle(at(0.0));
+    pair.progress(at(0.0));
     assert_eq!((messages() - before, read(&server, far, 64)), (2, b"and told".to_vec()));
     // As long as the kernel would hold it back.
     assert_eq!(write_more(&client, near, b"late"), LinkIo::Done(4));
-    pair.settle(at(1.0));
-    pair.settle(at(1.9));
+    pair.progress(at(1.0));
+    pair.progress(at(1.9));
     assert_eq!(read(&server, far, 64), b"");
-    pair.settle(at(3.0));
+    pair.progress(at(3.0));
     assert_eq!(read(&server, far, 64), b"late");
     // A whole message, and bytes for which the ring has no room, are announced at once; and the end goes after
     // everything.
     let many = [7; 4096];
     assert_eq!(write_more(&client, near, &many[..1500]), LinkIo::Done(1500));
-    pair.settle(at(3.0));
+    pair.progress(at(3.0));
     assert_eq!(read(&server, far, 4096).len(), 1024);
     assert_eq!(write_more(&client, near, &many), LinkIo::Done(4096 - 476));
-    pair.settle(at(3.0));
+    pair.progress(at(3.0));
     assert_eq!(read(&server, far, 8192).len(), 4096);
     assert_eq!(write_more(&client, near, b"the end"), LinkIo::Done(7));
     near.lock(&client).change(|stream| stream.shutdown(Shutdown::Write));
-    pair.settle(at(3.0));
+    pair.progress(at(3.0));
     assert_eq!(read(&server, far, 64), b"the end");
     assert_eq!(far.lock(&server).rx_source(), RxSource::Eof);
     assert_eq!((client.counters().snapshot()["violations"], server.counters().snapshot()["violations"]), (0, 0));
@@ -62,7 +62,7 @@ fn what_is_corked_goes_out_as_one_message() {
 
 /// Breaks if bytes that were not announced to the peer were lost with the link, or announced twice.
 #[test]
-fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
+fn corked_bytes_are_replayed_on_the_anchor() {
     for (dies, written) in [(false, false), (true, false), (true, true)] {
         let fabric = Fabric::new(DeliveryMode::Immediate);
         let device = fabric.open(LoopbackConfig::shm());
@@ -85,10 +85,10 @@ fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
         }
         // Before the time limit announces the bytes held back.
         for turn in 0..2 {
-            pair.settle(Instant::from_nanos(turn * 60_000_000));
+            pair.progress(Instant::from_nanos(turn * 60_000_000));
         }
         assert!(pair.are_plain());
-        assert!(!near.lock(&client).holds_back(), "it would be announced on the next link");
+        assert!(!near.lock(&client).has_corked(), "it would be announced on the next link");
         assert_eq!(far.lock(&server).proto().replay_left(), 10);
         let counters = near.lock(&client).counters();
         assert_eq!((counters.tx_bytes_tcp, counters.tx_bytes_link), (10, 0));
@@ -98,7 +98,7 @@ fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
 /// Breaks if a write had to wait for room that the kernel, with its buffers, would not have needed; if bytes taken in
 /// this way got lost, or out of order; or if they were unlimited.
 #[test]
-fn what_finds_no_room_for_its_message_is_held() {
+fn bytes_without_room_for_a_message_are_corked() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let pair = Linked::new(&client, &server, 40_021);
@@ -107,7 +107,7 @@ fn what_finds_no_room_for_its_message_is_held() {
     let before = messages();
     let mut sent = Vec::new();
     // The peer keeps 64 receives posted, and consumes none.
-    while !near.lock(&client).holds_back() {
+    while !near.lock(&client).has_corked() {
         sent.push(sent.len() as u8);
         assert_eq!(write(&client, near, &sent[sent.len() - 1..]), LinkIo::Done(1));
     }
@@ -120,8 +120,8 @@ fn what_finds_no_room_for_its_message_is_held() {
     assert_eq!(write(&client, near, &more), LinkIo::WouldBlock);
     assert!(!near.lock(&client).is_between());
     sent.extend([7; 1023]);
-    pair.settle(Instant::from_nanos(0));
-    assert!(!near.lock(&client).holds_back() && near.readiness().contains(Readiness::WRITABLE));
+    pair.progress(Instant::from_nanos(0));
+    assert!(!near.lock(&client).has_corked() && near.readiness().contains(Readiness::WRITABLE));
     assert_eq!(read(&server, far, 4096), sent);
     assert_eq!(messages() - before, sent.len() as u64 - 1023);
 }
@@ -157,12 +157,12 @@ fn small_writes_behind_others_go_out_as_one() {
     // The device has completed the sent messages: the rest goes out as one message, with a completion of its own, and
     // later writes wait.
     let complete = || {
-        fabric.settle();
+        fabric.deliver_all();
         let link = near.lock(&client).link().cloned();
         client.poll_link(&link.expect("it is linked"));
     };
     complete();
-    assert!(!near.lock(&client).holds_back());
+    assert!(!near.lock(&client).has_corked());
     assert_eq!(messages() - before, apart + 1);
     write_each(&client, near, &bytes[100..150]);
     assert_eq!(messages() - before, apart + 1);
@@ -170,17 +170,17 @@ fn small_writes_behind_others_go_out_as_one() {
     assert_eq!(messages() - before, apart + 2);
     // No completion, and no call of the program: the control path does not wait for long.
     write_each(&client, near, &bytes[150..]);
-    assert!(near.lock(&client).holds_back());
+    assert!(near.lock(&client).has_corked());
     let mut now = Instant::from_nanos(0);
-    while near.lock(&client).holds_back() {
+    while near.lock(&client).has_corked() {
         client.progress(now);
         now = now + Duration::from_micros(100);
     }
     assert!(now <= Instant::from_nanos(3_000_000), "{now:?}");
     assert_eq!(messages() - before, apart + 3);
     fabric.set_mode(DeliveryMode::Immediate);
-    fabric.settle();
-    pair.settle(now);
+    fabric.deliver_all();
+    pair.progress(now);
     assert_eq!(read(&server, far, 4096), bytes);
 }
 
@@ -202,14 +202,14 @@ fn a_conversation_waits_for_nothing() {
                 write_pieces(&client, near, &[b"a", b"sk"])
             };
             assert_eq!(sent, LinkIo::Done(3));
-            assert!(!near.lock(&client).holds_back(), "in turn {turn}");
+            assert!(!near.lock(&client).has_corked(), "in turn {turn}");
         }
         fabric.set_mode(DeliveryMode::Immediate);
-        fabric.settle();
-        pair.settle(Instant::from_nanos(turn));
+        fabric.deliver_all();
+        pair.progress(Instant::from_nanos(turn));
         assert_eq!(read(&server, far, 64).len(), 15);
         assert_eq!(write(&server, far, b"answer"), LinkIo::Done(6));
-        pair.settle(Instant::from_nanos(turn));
+        pair.progress(Instant::from_nanos(turn));
         assert_eq!(read(&client, near, 64), b"answer");
     }
 }
@@ -230,15 +230,15 @@ fn a_write_to_a_dead_link_is_one_between_the_paths() {
     assert_eq!(write(&client, near, b"lost?"), LinkIo::WouldBlock);
     assert!(near.lock(&client).is_between() && near.lock(&client).has_failing_link());
     for turn in 0..2 {
-        pair.settle(Instant::from_nanos(turn * 60_000_000));
+        pair.progress(Instant::from_nanos(turn * 60_000_000));
     }
     assert!(pair.are_plain() && !near.lock(&client).is_between());
 }
 
 /// An owner that counts the changes of each of its streams.
-struct Told(Arc<[AtomicU32]>);
+struct CountingOwner(Arc<[AtomicU32]>);
 
-impl ReadySink for Told {
+impl ReadySink for CountingOwner {
     fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
         false
     }
@@ -254,12 +254,14 @@ impl ReadySink for Told {
 /// Breaks if all streams of a link, perhaps thousands, were woken whenever it has room again; if some that wait were
 /// passed over for later ones; or if one was forgotten.
 #[test]
-fn those_who_wait_for_room_get_it_in_turn() {
+fn streams_that_wait_for_room_get_it_in_turn() {
     const STREAMS: u16 = if cfg!(miri) { 72 } else { 200 };
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    let told: Arc<[AtomicU32]> = (0..STREAMS).map(|_| AtomicU32::new(0)).collect();
-    let open = |owner: Told| with_sharing(fabric.open(LoopbackConfig::erdma()), None, |_: &Event| {}, owner, STREAMS);
-    let (client, server) = (open(Told(told.clone())), open(Told((0..STREAMS).map(|_| AtomicU32::new(0)).collect())));
+    let reported: Arc<[AtomicU32]> = (0..STREAMS).map(|_| AtomicU32::new(0)).collect();
+    let open =
+        |owner: CountingOwner| with_sharing(fabric.open(LoopbackConfig::erdma()), None, |_: &Event| {}, owner, STREAMS);
+    let (client, server) =
+        (open(CountingOwner(reported.clone())), open(CountingOwner((0..STREAMS).map(|_| AtomicU32::new(0)).collect())));
     let streams: Vec<_> = (0..STREAMS).map(|n| connect(&client, &server, 42_000 + n)).collect();
     for (near, _) in &streams {
         client.promote(near).expect("the acceptor is published");
@@ -273,8 +275,8 @@ fn those_who_wait_for_room_get_it_in_turn() {
     for (near, _) in busy {
         assert_eq!(write(&client, near, b"*"), LinkIo::Done(1));
     }
-    let waiting = || busy.iter().filter(|(near, _)| near.lock(&client).holds_back()).count();
-    let calls = || idle.iter().map(|(near, _)| told[near.number() as usize].load(Relaxed)).sum::<u32>();
+    let waiting = || busy.iter().filter(|(near, _)| near.lock(&client).has_corked()).count();
+    let calls = || idle.iter().map(|(near, _)| reported[near.number() as usize].load(Relaxed)).sum::<u32>();
     assert!(waiting() > usize::from(STREAMS) / 20);
     let (mut left, before) = (waiting(), calls());
     while left > 0 {
@@ -284,7 +286,7 @@ fn those_who_wait_for_room_get_it_in_turn() {
         }
         let now = waiting();
         assert!(now < left, "{now} wait as before");
-        assert!(busy[..busy.len() - now].iter().all(|(near, _)| !near.lock(&client).holds_back()), "{now} wait");
+        assert!(busy[..busy.len() - now].iter().all(|(near, _)| !near.lock(&client).has_corked()), "{now} wait");
         left = now;
     }
     run([&client, &server]);
@@ -296,7 +298,7 @@ fn those_who_wait_for_room_get_it_in_turn() {
 /// Breaks if a stream whose peer reads nothing kept the others of its link waiting: if its unread bytes took the link's
 /// messages, its room, or the turn of those that could continue.
 #[test]
-fn a_stream_that_nobody_reads_holds_up_no_other_of_its_link() {
+fn an_unread_stream_blocks_no_other_of_its_link() {
     let turns = if cfg!(miri) { 4 } else { 200 };
     for device in [LoopbackConfig::shm(), LoopbackConfig::erdma()] {
         let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -313,11 +315,11 @@ fn a_stream_that_nobody_reads_holds_up_no_other_of_its_link() {
         let mut sent = 0;
         for _ in 0..30 {
             sent += (0..5).filter(|_| write(&client, stuck, b"\x07") == LinkIo::Done(1)).count();
-            pairs[0].settle(Instant::from_nanos(0));
+            pairs[0].progress(Instant::from_nanos(0));
         }
         assert_eq!(sent, 150, "each took a message");
         sent += fill(&client, stuck, &[7; 1000]);
-        pairs[0].settle(Instant::from_nanos(0));
+        pairs[0].progress(Instant::from_nanos(0));
         assert!(sent >= 4096 && !stuck.readiness().contains(Readiness::WRITABLE), "{sent} fill the ring");
         for turn in 0..turns {
             for pair in &pairs[1..] {
@@ -325,7 +327,7 @@ fn a_stream_that_nobody_reads_holds_up_no_other_of_its_link() {
                 let block = [turn as u8; 1000];
                 for (from, to) in [((&client, near), (&server, far)), ((&server, far), (&client, near))] {
                     assert_eq!(write(from.0, from.1, &block), LinkIo::Done(block.len()), "turn {turn}");
-                    pair.settle(Instant::from_nanos(0));
+                    pair.progress(Instant::from_nanos(0));
                     assert_eq!(read(to.0, to.1, 4096), block, "turn {turn}");
                 }
             }

@@ -13,10 +13,10 @@ use netacc_driver::Endpoint;
 
 use crate::os::clock::now;
 use crate::os::confinement;
-use crate::os::signals::{self, Held};
+use crate::os::signals::{self, BlockedSignals};
 use crate::runtime::{get, Runtime};
 
-const ASKED: u32 = 1;
+const REQUESTED: u32 = 1;
 const DONE: u32 = 2;
 
 /// The request to the helper, and its progress.
@@ -30,7 +30,7 @@ static ANSWERS_UNTIL: AtomicU64 = AtomicU64::new(0);
 /// How long. A peer answers at once, unless its application has something left to read first.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
 /// How often the exiting thread checks whether the helper is done. One or two checks are usually enough.
-const LOOK: Duration = Duration::from_micros(50);
+const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Demotes all streams before the program is replaced. Safe in a signal handler.
 ///
@@ -42,8 +42,8 @@ pub fn leave() {
         return;
     }
     ANSWERS_UNTIL.store((now() + ANSWER_PATIENCE).as_nanos(), Ordering::SeqCst);
-    if ask() {
-        let ts = crate::os::clock::timespec(LOOK);
+    if request_demotion() {
+        let ts = crate::os::clock::timespec(CHECK_INTERVAL);
         await_helper(|| {
             // SAFETY: a valid time.
             unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
@@ -56,10 +56,10 @@ pub fn leave() {
 /// no signal handler of the program runs here. A signal that ends the process does so at once, and bytes that are left
 /// are lost with the link.
 pub fn end() {
-    if ask() {
-        let held = Held::all();
-        await_helper(|| !held.take(LOOK).is_some_and(signals::asks_to_end));
-        while held.take(Duration::ZERO).is_some() {}
+    if request_demotion() {
+        let blocked_signals = BlockedSignals::all();
+        await_helper(|| !blocked_signals.take(CHECK_INTERVAL).is_some_and(signals::requests_end));
+        while blocked_signals.take(Duration::ZERO).is_some() {}
     }
     // The library makes no system call in a confined process, which has left all its links before.
     let own = get().filter(|rt| !confinement::is_confined() && rt.pid == std::process::id());
@@ -69,19 +69,19 @@ pub fn end() {
 }
 
 /// Sends the request to the helper, if there are streams to demote. Returns whether to wait for its answer.
-fn ask() -> bool {
+fn request_demotion() -> bool {
     let Some(rt) = get().filter(|_| !confinement::is_confined()) else { return false };
     let linked = rt.endpoint().is_some_and(|e| e.counters().links_established.load(Ordering::Relaxed) > 0);
     // A child by a bare `clone`, which ran no handler, has no helper and demotes nothing.
     if !linked || std::process::id() != rt.pid || LEAVING.load(Ordering::SeqCst) == DONE {
         return false;
     }
-    LEAVING.store(ASKED, Ordering::SeqCst);
+    LEAVING.store(REQUESTED, Ordering::SeqCst);
     rt.helper.kick();
     true
 }
 
-/// Waits until the helper is done, [`PATIENCE`] is over, or `sleep`, which sleeps for [`LOOK`], returns that the wait
+/// Waits until the helper is done, [`PATIENCE`] is over, or `sleep`, which sleeps for [`CHECK_INTERVAL`], returns that the wait
 /// is over.
 fn await_helper(mut sleep: impl FnMut() -> bool) {
     let begun = now();
@@ -96,20 +96,20 @@ pub fn stay() {
     ANSWERS_UNTIL.store(0, Ordering::SeqCst);
     let Some(endpoint) = get().and_then(Runtime::endpoint) else { return };
     if LEAVING.swap(0, Ordering::SeqCst) != 0 {
-        endpoint.hold_back(false);
+        endpoint.suspend_promotion(false);
     }
 }
 
 /// The helper: does as much of the request as it can. Returns whether it is to be called again soon.
 pub(super) fn advance(endpoint: &Endpoint) -> bool {
-    if LEAVING.load(Ordering::SeqCst) != ASKED {
+    if LEAVING.load(Ordering::SeqCst) != REQUESTED {
         return false;
     }
     let owed = || now().as_nanos() < ANSWERS_UNTIL.load(Ordering::SeqCst) && endpoint.awaits_peers();
     let done = endpoint.leave(now()) && !owed();
     if done {
         if let Some(rt) = get() {
-            rt.tell_all_children();
+            rt.release_all_children();
         }
         LEAVING.store(DONE, Ordering::SeqCst);
     }
@@ -127,7 +127,7 @@ pub(super) fn after_fork_child() {
 static FIRST_THREAD_GONE: AtomicBool = AtomicBool::new(false);
 
 /// How often the helper checks whether any thread of the program is left, once the first has ended. Arbitrary.
-const LAST_THREAD_LOOK: Duration = Duration::from_millis(20);
+const LAST_THREAD_CHECK: Duration = Duration::from_millis(20);
 
 /// A thread is about to end. A process ends with its last thread, but the helper is a thread too. So once the first
 /// thread has ended, which is rare, the helper checks whether it is the last one.
@@ -152,10 +152,10 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
     if is_alone() {
         let begun = now();
         while endpoint.is_some_and(|e| !e.leave(now())) && now().saturating_since(begun) < PATIENCE {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         if let Some(rt) = get() {
-            rt.tell_all_children();
+            rt.release_all_children();
             // The program's exit handlers run in this thread, and may fork.
             rt.helper.work.end();
         }
@@ -163,7 +163,7 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
         // As the C library does in the last thread.
         std::process::exit(0);
     }
-    Some(LAST_THREAD_LOOK)
+    Some(LAST_THREAD_CHECK)
 }
 
 /// Whether the calling thread is the only one besides the first, which has ended, and the threads that connect links.

@@ -20,7 +20,7 @@ use crate::runtime::inherited::add_way;
 use crate::runtime::{self, get, Inherited, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{family, queues, settling, wait};
+use crate::{family, queues, switching, wait};
 
 thread_local! {
     /// The descriptors of the backend, and those that threads and epoll instances have for their waits, listed before
@@ -28,7 +28,7 @@ thread_local! {
     static FDS: Cell<BackendFds> = const { Cell::new(BackendFds { own: Vec::new(), libraries: Vec::new() }) };
 
     /// The runtime whose helper does not work until this thread has forked.
-    static HELD_UP: Cell<Option<&'static Runtime>> = const { Cell::new(None) };
+    static PAUSED: Cell<Option<&'static Runtime>> = const { Cell::new(None) };
 }
 
 /// Before fork: no operation may be half done, and the child enters the family as one more holder of each socket.
@@ -47,7 +47,7 @@ pub fn before_fork() {
                 }
             }
             None => {
-                sock.note_reason(Reason::Shared);
+                sock.record_reason(Reason::Shared);
                 sock.keep_on_kernel();
             }
         }
@@ -60,11 +60,11 @@ pub fn before_fork() {
         drop(guard);
         if promoting {
             // The peer may be waiting for its application to read, for as long as it likes.
-            settling::demote(endpoint, cell, Reason::Shared, settling::SETTLE_DEADLINE);
+            switching::demote(endpoint, cell, Reason::Shared, switching::PROMOTION_PATIENCE);
         }
     }
     // After the last wait for the helper, and before this thread takes locks that the helper's work may need.
-    HELD_UP.set(get().filter(|rt| rt.helper.work.hold_up()));
+    PAUSED.set(get().filter(|rt| rt.helper.work.pause_work()));
     lingering::before_fork();
     // Last: the helper may be in the middle of a call.
     netacc_registry::before_fork();
@@ -78,7 +78,7 @@ pub fn before_fork() {
 
 /// After fork, or one that has failed, in the parent.
 pub fn after_fork_parent() {
-    if let Some(rt) = HELD_UP.take() {
+    if let Some(rt) = PAUSED.take() {
         rt.helper.work.go_on();
     }
     if confinement::is_confined() {
@@ -95,7 +95,7 @@ pub fn after_fork_child() {
     if confinement::is_confined() {
         return;
     }
-    HELD_UP.set(None);
+    PAUSED.set(None);
     own::after_fork_child();
     access::fault::after_fork_child();
     netacc_registry::after_fork();
@@ -179,7 +179,7 @@ mod tests {
     /// Breaks if a child waited for a thread of its parent that was making a runtime when the parent forked.
     #[test]
     fn a_child_can_start_although_its_parent_was_starting() {
-        let held = starting().lock();
+        let starting_lock = starting().lock();
         // SAFETY: the child calls what a child calls, and leaves.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
@@ -189,7 +189,7 @@ mod tests {
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(i32::from(!free)) };
         }
-        drop(held);
+        drop(starting_lock);
         let mut status = 0;
         // SAFETY: the status is writable.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);

@@ -150,17 +150,17 @@ impl Helper<'_> {
     /// Does what there is to do, sleeps until there is more, and handles what woke it.
     fn turn(&mut self, events: &mut [libc::epoll_event; BATCH]) {
         let Helper { rt, endpoint, .. } = *self;
-        if let Some(verdict) = rt.helper.mappings().and_then(foreign::look) {
+        if let Some(verdict) = rt.helper.mappings().and_then(foreign::search) {
             react_to_rings(rt, endpoint, verdict);
         }
         let kicks = rt.helper.kicks.load(Ordering::SeqCst);
         self.serve_requests();
-        queues::of_process().look(endpoint);
+        queues::of_process().check_due(endpoint);
         let next = endpoint.progress(now());
         let search = self.searches.advance();
         ASLEEP.store(true, Ordering::SeqCst);
-        let look = rt.helper.mappings().and_then(|_| foreign::next_look());
-        let next = next.into_iter().chain(queues::of_process().next_look()).chain(search).chain(look).min();
+        let ring_check = rt.helper.mappings().and_then(|_| foreign::next_check());
+        let next = next.into_iter().chain(queues::of_process().next_check()).chain(search).chain(ring_check).min();
         let device = endpoint.device();
         let cq = endpoint.control_cq();
         let armed = device.arm(cq);
@@ -192,11 +192,11 @@ impl Helper<'_> {
         let promotions = std::mem::take(&mut *self.rt.promotions.lock());
         for cell in promotions {
             if let Err(reason) = self.endpoint.promote(&cell) {
-                note_reason(&cell, reason);
+                record_reason(&cell, reason);
             }
         }
-        for cell in std::mem::take(&mut *self.rt.unasked.lock()) {
-            note_unasked(self.rt, self.endpoint, &cell);
+        for cell in std::mem::take(&mut *self.rt.unrequested.lock()) {
+            record_unrequested(self.rt, self.endpoint, &cell);
         }
     }
 
@@ -227,8 +227,8 @@ impl Helper<'_> {
 
     /// Whether work came after the helper had checked.
     fn has_work(&self) -> bool {
-        let asked = !self.rt.promotions.lock().is_empty() || !self.rt.unasked.lock().is_empty();
-        asked || self.endpoint.has_work() || self.searches.is_due()
+        let requested = !self.rt.promotions.lock().is_empty() || !self.rt.unrequested.lock().is_empty();
+        requested || self.endpoint.has_work() || self.searches.is_due()
     }
 
     fn handle(&mut self, event: &libc::epoll_event) {
@@ -336,27 +336,27 @@ fn favour_wake_ups() {
 }
 
 /// A stream that this process has accepted, and whose peer has not asked for promotion.
-fn note_unasked(rt: &Runtime, endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+fn record_unrequested(rt: &Runtime, endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     // The stream's own reason is more specific, and was counted already.
     if cell.lock(endpoint).proto().reason() != Reason::NotYet {
         return;
     }
     let reason = endpoint.obstacle(cell, Role::Acceptor);
-    note_reason(cell, reason);
+    record_reason(cell, reason);
     if reason == Reason::LinkPortTaken {
-        static TOLD: Once = Once::new();
+        static LOGGED: Once = Once::new();
         let port = cell.tuple().local.port();
-        TOLD.call_once(|| {
+        LOGGED.call_once(|| {
             log::append(&rt.config, LogLevel::Warn, &format!("the port for links of TCP port {port} is taken"))
         });
     }
 }
 
-fn note_reason(cell: &Arc<StreamCell>, reason: Reason) {
+fn record_reason(cell: &Arc<StreamCell>, reason: Reason) {
     let entry = table::get_full(cell.tag().load(Ordering::Relaxed) as c_int);
     if let Some(Entry::Stream(sock)) = entry.as_deref() {
         if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, cell)) {
-            sock.note_reason(reason);
+            sock.record_reason(reason);
         }
     }
 }

@@ -49,11 +49,11 @@ const EFFORT: Duration = Duration::from_secs(1);
 /// The longest time that a program waits for that. Longer, so that the wait does not end in the middle.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How often the waiting thread checks.
-const LOOK: Duration = Duration::from_micros(100);
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// The library has its descriptors; a thread of the program has requested them; the helper has given them back.
 const KEPT: u32 = 0;
-const ASKED: u32 = 1;
+const REQUESTED: u32 = 1;
 const GIVEN: u32 = 2;
 
 /// Numbers below this are not near the limit: the library has at most half of them, and a few.
@@ -115,7 +115,7 @@ fn keep_spare(fd: c_int) {
 }
 
 /// Begins to watch the numbers that the program is given. Called when the library opens its first descriptors.
-pub(super) fn look_from(limit: u64) {
+pub(super) fn watch_from(limit: u64) {
     NEAR.store(c_int::try_from(limit / 4).unwrap_or(c_int::MAX), Ordering::Relaxed);
 }
 
@@ -145,10 +145,10 @@ fn give_back_all(rt: &Runtime) -> bool {
     if !rt.helper.has_descriptors() || STATE.load(Ordering::SeqCst) == GIVEN {
         return false;
     }
-    STATE.store(ASKED, Ordering::SeqCst);
+    STATE.store(REQUESTED, Ordering::SeqCst);
     rt.helper.kick();
     let begun = now();
-    let ts = clock::timespec(LOOK);
+    let ts = clock::timespec(CHECK_INTERVAL);
     while STATE.load(Ordering::SeqCst) != GIVEN {
         if now().saturating_since(begun) > PATIENCE {
             return false;
@@ -174,7 +174,7 @@ fn close_all(rt: &Runtime) {
 
 /// The helper: whether it is to be called again soon because connections are being demoted.
 pub(super) fn advance(rt: &Runtime, endpoint: &Endpoint, begun: &mut Option<netacc_device::Instant>) -> bool {
-    if STATE.load(Ordering::SeqCst) != ASKED {
+    if STATE.load(Ordering::SeqCst) != REQUESTED {
         return false;
     }
     let since = *begun.get_or_insert_with(now);
@@ -182,7 +182,7 @@ pub(super) fn advance(rt: &Runtime, endpoint: &Endpoint, begun: &mut Option<neta
     if !endpoint.leave_for_good(Reason::DescriptorLimit, now()) && !late {
         return true;
     }
-    rt.tell_all_children();
+    rt.release_all_children();
     close_all(rt);
     finish();
     false
@@ -196,7 +196,7 @@ fn finish() {
 
 /// The helper of a process without an endpoint: whether it has given back its descriptors.
 pub(super) fn advance_without_endpoint(rt: &Runtime) -> bool {
-    if STATE.load(Ordering::SeqCst) == ASKED {
+    if STATE.load(Ordering::SeqCst) == REQUESTED {
         close_all(rt);
         finish();
     }

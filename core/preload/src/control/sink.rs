@@ -12,7 +12,7 @@ use crate::os::log;
 use crate::ring::foreign::{self, Verdict};
 use crate::runtime::{get, Runtime};
 use crate::table::{self, Entry, NO_FD};
-use crate::{queues, settling};
+use crate::{queues, switching};
 
 /// The library's answer to changes of streams.
 pub(super) struct Sink;
@@ -27,7 +27,7 @@ impl ReadySink for Sink {
             }
         }
         if stream.sleepers() > 0 {
-            settling::wake_sleepers(stream);
+            switching::wake_sleepers(stream);
         }
         let fd = stream.tag().load(Ordering::Relaxed);
         if fd == NO_FD {
@@ -37,7 +37,7 @@ impl ReadySink for Sink {
         if let Some(Entry::Stream(sock)) = guard.as_deref() {
             if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
                 if now.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
-                    sock.note_return(stream);
+                    sock.record_return(stream);
                 }
                 for watcher in sock.watchers.lock().iter() {
                     watcher.ready(now, arrived);
@@ -104,7 +104,7 @@ impl ReadySink for Sink {
             rt.watch_anchor(fd as c_int, stream);
         }
         if let Some(link) = link {
-            queues::settle(endpoint, &link, stream);
+            queues::reassign(endpoint, &link, stream);
         }
     }
 }

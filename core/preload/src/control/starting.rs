@@ -20,7 +20,7 @@ use crate::os::inside::Inside;
 use crate::os::{kept, limits, log, own, real};
 use crate::ring::foreign;
 use crate::runtime::helper::{Helper, ASLEEP};
-use crate::runtime::inherited::Asked;
+use crate::runtime::inherited::Requests;
 use crate::runtime::{get, publish, Runtime};
 use crate::spin::SpinPolicy;
 use crate::{queues, stats};
@@ -102,18 +102,18 @@ fn make() -> Runtime {
         refused: String::new(),
         refused_for: Reason::None,
         promotions: Mutex::default(),
-        unasked: Mutex::default(),
+        unrequested: Mutex::default(),
         helper,
         counters: netacc_driver::Counters::default(),
         search_wanted: AtomicBool::new(false),
-        asked: Asked::new(),
+        child_requests: Requests::new(),
         pid: std::process::id(),
     };
     if short {
         refuse(&mut rt, Reason::DescriptorLimit, "the process may open too few descriptors (RLIMIT_NOFILE)".into());
         return rt;
     }
-    shortage::look_from(limits::soft_limit());
+    shortage::watch_from(limits::soft_limit());
     match open_endpoint(&rt.config) {
         Ok((endpoint, backend)) => {
             rt.endpoint = Some(endpoint);
@@ -226,14 +226,14 @@ fn nonce() -> [u8; 16] {
 
 /// One line for each problem: in the log, and on standard error unless `netacc_run` has printed them already.
 fn report(config: &Config, problems: &[Problem]) {
-    let told = std::env::var_os("NETACC_TOLD").is_some();
+    let reported = std::env::var_os("NETACC_TOLD").is_some();
     for problem in problems {
         let line = format!("netacc: {problem}\n");
-        if !told {
+        if !reported {
             // SAFETY: the bytes are readable.
             unsafe { real::write(2, line.as_ptr().cast(), line.len()) };
         }
-        if told || config.log.path.is_some() {
+        if reported || config.log.path.is_some() {
             log::append(config, LogLevel::Warn, line.trim_end());
         }
     }

@@ -15,8 +15,8 @@ use crate::{leaving, runtime};
 /// that arrive on a link.
 #[cold]
 pub fn unseen_registration() {
-    static KNOWN: AtomicBool = AtomicBool::new(false);
-    if !KNOWN.swap(true, Ordering::Relaxed) {
+    static HANDLED: AtomicBool = AtomicBool::new(false);
+    if !HANDLED.swap(true, Ordering::Relaxed) {
         let saved = errno();
         apply_policy("the program has registered a descriptor with an epoll instance unseen");
         set_errno(saved);
@@ -36,7 +36,7 @@ pub fn apply_policy(what: &str) -> bool {
             runtime::keep_on_kernel();
             for (fd, entry) in table::entries() {
                 let Entry::Stream(sock) = &*entry else { continue };
-                sock.note_reason(Reason::UnseenIo);
+                sock.record_reason(Reason::UnseenIo);
                 leaving::surrender(fd, Reason::UnseenIo);
             }
             true

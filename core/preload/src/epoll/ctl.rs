@@ -87,7 +87,7 @@ fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
         i.register(shared.kernel(), fd, r, true);
     }
     drop(state);
-    shared.note_change(fd, r, Change::Interest);
+    shared.handle_change(fd, r, Change::Interest);
     true
 }
 
@@ -134,8 +134,8 @@ fn follow(shared: &Arc<Shared>, fd: c_int, entry: Option<&Entry>, stream: Option
             if let Some(stream) = stream {
                 shared.streams.fetch_add(1, Ordering::Relaxed);
                 shared.ensure_kick();
-                queues::settle_stream(&stream);
-                shared.note_change(fd, stream.readiness(), Change::Interest);
+                queues::reassign_stream(&stream);
+                shared.handle_change(fd, stream.readiness(), Change::Interest);
             }
         }
         Some(Entry::Idle(listener)) => {
@@ -189,7 +189,7 @@ fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int
     // A modified interest is armed again: if it is ready now, that is an edge.
     drop(state);
     if !r.contains(BOTH_KERNEL) || r.contains(Readiness::NOTICE) {
-        shared.note_change(fd, r, Change::Interest);
+        shared.handle_change(fd, r, Change::Interest);
     }
     0
 }

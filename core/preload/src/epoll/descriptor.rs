@@ -38,7 +38,7 @@ impl Instance for Epoll {
     }
 
     fn after_fork(&self, fd: c_int) -> Box<dyn Instance> {
-        let fresh = Epoll::held(fd, Holders::inherited(&self.shared));
+        let fresh = Epoll::with_holders(fd, Holders::inherited(&self.shared));
         if let Some(state) = self.shared.state.try_lock() {
             let mut copy = fresh.shared.state.lock();
             for (fd, i) in state.interests.iter().filter(|(_, i)| !i.parked) {

@@ -74,7 +74,7 @@ pub(super) struct Interest {
     /// queued: see `Shared::kernel_seen`.
     pub(super) queued_after: Instant,
     /// In which wait it was reported last, and where in that wait's array.
-    pub(super) told: (u64, usize),
+    pub(super) reported: (u64, usize),
     /// The events of its stream when that changed last.
     pub(super) known: u32,
     /// Edges since the last report.
@@ -152,7 +152,7 @@ impl Interest {
             travelled: false,
             queued: false,
             queued_after: Instant::default(),
-            told: (u64::MAX, 0),
+            reported: (u64::MAX, 0),
             known: 0,
             pending: 0,
             ends: 0,
@@ -168,18 +168,18 @@ impl Interest {
     }
 
     /// All events that the interest is in.
-    pub(super) fn asked(&self) -> u32 {
+    pub(super) fn requested(&self) -> u32 {
         self.events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32
     }
 
     /// Whether an arrival on a stream whose readiness is `now` is an event of the interest.
     pub(super) fn has_arrived(&self, now: Readiness) -> bool {
-        events_of(now) & self.asked() & !OUTGOING != 0
+        events_of(now) & self.requested() & !OUTGOING != 0
     }
 
     /// Events to report now, and whether to stay on the ready list.
     pub(super) fn report(&mut self, fd: c_int) -> (u32, bool) {
-        match self.look(fd) {
+        match self.check(fd) {
             Answer::Events(events) if self.events & libc::EPOLLET as u32 != 0 => {
                 self.pending = 0;
                 (events, false)
@@ -191,7 +191,7 @@ impl Interest {
     }
 
     /// Whether there are events to report, for an interest on the ready list.
-    pub(super) fn look(&mut self, fd: c_int) -> Answer {
+    pub(super) fn check(&mut self, fd: c_int) -> Answer {
         let answer = self.answer(fd);
         if answer == Answer::Nothing {
             self.queued = false;
@@ -215,7 +215,7 @@ impl Interest {
                 return Answer::Unsettled;
             }
         }
-        events &= self.asked();
+        events &= self.requested();
         if self.events & libc::EPOLLET as u32 != 0 && events & self.pending == 0 {
             self.pending = 0;
             return Answer::Nothing;
@@ -332,5 +332,5 @@ fn kernel_half(fd: c_int, r: Readiness) -> u32 {
     if r.contains(Readiness::KERNEL_TX) {
         events |= libc::POLLOUT;
     }
-    (poll::look(fd, events) & events) as u16 as u32
+    (poll::ready_events(fd, events) & events) as u16 as u32
 }

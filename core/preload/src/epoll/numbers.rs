@@ -138,7 +138,7 @@ mod tests {
     use crate::table::{self, Entry};
 
     #[test]
-    fn calls_go_on_by_a_number_that_is_left() {
+    fn calls_continue_by_a_remaining_descriptor() {
         let numbers = Numbers::new(5);
         assert_eq!((numbers.any(), numbers.of_call(5)), (5, 5));
         numbers.add(9);

@@ -120,7 +120,7 @@ impl Shared {
             return true;
         }
         let state = self.state.lock();
-        let readable = poll::look(self.kernel().epfd, libc::POLLIN) != 0;
+        let readable = poll::ready_events(self.kernel().epfd, libc::POLLIN) != 0;
         drop(state);
         readable || self.is_ready()
     }
@@ -165,7 +165,7 @@ impl Epoll {
             }
             state.interests.iter().filter_map(|(_, i)| i.stream.clone()).collect()
         };
-        streams.iter().for_each(queues::settle_stream);
+        streams.iter().for_each(queues::reassign_stream);
         if shared.is_ready() {
             shared.lower(&mut shared.state.lock());
         }

@@ -22,7 +22,7 @@ use super::{deregister, Epoll, Shared};
 use crate::os::{own, real};
 use crate::runtime::{self, Runtime};
 use crate::table::{self, Entry};
-use crate::{leaving, settling};
+use crate::{leaving, switching};
 
 /// The other holders of an instance.
 pub(super) struct Holders {
@@ -137,7 +137,7 @@ impl Shared {
             // Also one whose descriptor is closed.
             cell.pin();
             if let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) {
-                settling::demote(endpoint, &cell, Reason::Shared, settling::SETTLE_DEADLINE);
+                switching::demote(endpoint, &cell, Reason::Shared, switching::PROMOTION_PATIENCE);
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::watchers::Subscriber;
 impl Subscriber for Shared {
     #[inline]
     fn changed(&self, fd: c_int, now: Readiness, arrived: bool) {
-        self.note_change(fd, now, if arrived { Change::Arrival } else { Change::Readiness });
+        self.handle_change(fd, now, if arrived { Change::Arrival } else { Change::Readiness });
     }
 
     fn attach(&self, fd: c_int, stream: Option<&Arc<StreamCell>>) -> bool {

@@ -21,7 +21,7 @@ use crate::os::errno::set_errno;
 use crate::os::{poll, real};
 use crate::runtime::{self, Runtime};
 use crate::table::Entry;
-use crate::{batch, queues, settling, wait};
+use crate::{batch, queues, switching, wait};
 
 /// `EP_MAX_EVENTS` of fs/eventpoll.c.
 const MOST_EVENTS: c_int = (c_int::MAX as usize / size_of::<epoll_event>()) as c_int;
@@ -70,7 +70,7 @@ pub unsafe fn wait(
         turn,
         kernels: None,
         early: 0..0,
-        asked_for_news: false,
+        polled_for_news: false,
     };
     if out.is_full() {
         return wait_for_nothing(epfd, timeout, mask);
@@ -111,8 +111,8 @@ fn wait_on_links(
         shared.kernel_hot.store(hot - 1, Ordering::Relaxed);
     }
     let idle = out.len == 0 && (hot > 0 || timeout == Some(Duration::ZERO));
-    let asks = idle || out.turn.is_multiple_of(KERNEL_INTERVAL);
-    if asks && !ask_kernel(epoll, endpoint, out) {
+    let polls = idle || out.turn.is_multiple_of(KERNEL_INTERVAL);
+    if polls && !poll_kernel(epoll, endpoint, out) {
         return -1;
     }
     if out.len > 0 || timeout == Some(Duration::ZERO) {
@@ -156,7 +156,7 @@ fn wait_on_links(
 }
 
 /// Takes the kernel's events, and those that links had before. False: the kernel's error.
-fn ask_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
+fn poll_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
     let shared = &epoll.shared;
     if out.max - out.len < SMALL {
         if !has_kernel_events(shared) {
@@ -221,27 +221,27 @@ struct Out {
     /// The place of the events that came before those of the kernel, even if they were found later.
     early: Range<usize>,
     /// The kernel was asked for all that peers had written there: events that are found from then on came later.
-    asked_for_news: bool,
+    polled_for_news: bool,
 }
 
 impl Out {
     /// Reports events of an interest. An interest on both paths may come twice, and is reported once, as the kernel
     /// does: otherwise a program that reads once for each report would find nothing to read.
     fn push(&mut self, events: u32, i: &mut Interest) {
-        let (turn, at) = i.told;
+        let (turn, at) = i.reported;
         if turn == self.turn && at < self.len {
             // SAFETY: below `len`, so within the caller's array, and written by this call.
             unsafe {
                 let place = self.events.add(at);
-                let told = place.read_unaligned();
-                place.write_unaligned(epoll_event { events: told.events | events, u64: i.data });
+                let reported = place.read_unaligned();
+                place.write_unaligned(epoll_event { events: reported.events | events, u64: i.data });
             }
             return;
         }
         debug_assert!(self.len < self.max, "callers check for room");
         // SAFETY: `len < max`, and the caller of `wait` promised room for `max`.
         unsafe { self.events.add(self.len).write_unaligned(epoll_event { events, u64: i.data }) };
-        i.told = (self.turn, self.len);
+        i.reported = (self.turn, self.len);
         self.len += 1;
     }
 
@@ -288,10 +288,10 @@ impl Out {
 
     /// Calls `collect`, whose events came before those of the kernel, unless the kernel was asked for new events
     /// of peers.
-    fn note_early(&mut self, collect: impl FnOnce(&mut Out)) {
+    fn collect_early(&mut self, collect: impl FnOnce(&mut Out)) {
         let begin = self.len;
         collect(self);
-        if !self.asked_for_news && self.len > begin {
+        if !self.polled_for_news && self.len > begin {
             self.early = begin..self.len;
         }
     }
@@ -329,17 +329,17 @@ fn complete_one_shots(shared: &Shared, endpoint: &Endpoint, out: &Out) {
 /// kernel, no system call is made.
 fn collect_in_order(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
     /// Bounds how often the kernel is asked, because a peer may write faster than this loop runs.
-    const LOOKS: usize = 4;
+    const MAX_POLLS: usize = 4;
     let shared = &epoll.shared;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_POLLS {
         complete_one_shots(shared, endpoint, out);
         let news = endpoint.device().kernel_news();
         let seen = Instant::from_nanos(shared.kernel_seen.load(Ordering::Relaxed));
         if news.ended <= seen || shared.ready_len.load(Ordering::SeqCst) == 0 {
             break;
         }
-        out.note_early(|out| collect(shared, out, Some(seen)));
-        out.asked_for_news = true;
+        out.collect_early(|out| collect(shared, out, Some(seen)));
+        out.polled_for_news = true;
         let before = out.len;
         let kernel = kernel_events(shared, out, Some(Duration::ZERO), std::ptr::null());
         if kernel.count < 0 && out.len == 0 {
@@ -354,7 +354,7 @@ fn collect_in_order(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
         }
     }
     if let Some(kernels) = out.kernels {
-        out.note_early(|out| collect(shared, out, Some(kernels.seen)));
+        out.collect_early(|out| collect(shared, out, Some(kernels.seen)));
     }
     collect(shared, out, None);
     true
@@ -403,7 +403,7 @@ fn collect(shared: &Shared, out: &mut Out, seen: Option<Instant>) {
 }
 
 /// The result of asking the kernel's instance.
-struct Looked {
+struct Polled {
     /// The kernel's count, or -1.
     count: c_int,
     /// A wake-up was among the events, of the completion channel or for it.
@@ -411,7 +411,7 @@ struct Looked {
 }
 
 /// How often the kernel's instance is asked again if the library's own events have taken all the room. Arbitrary.
-const LOOKS: u32 = 8;
+const MAX_POLLS: u32 = 8;
 
 /// Waits in the kernel and translates its events, in the program's own array: as many as the array has room for, in one
 /// call, because a second call would report the same events again. A wake-up is for bytes on a link, which came before
@@ -421,22 +421,22 @@ fn kernel_events(
     out: &mut Out,
     timeout: Option<Duration>,
     mask: *const libc::sigset_t,
-) -> Looked {
+) -> Polled {
     let begin = out.len;
     // The kernel reports later what has no place behind the first event.
     let room = (out.max - begin) as c_int;
-    let mut looked = Looked { count: 0, took_wake_up: false };
+    let mut polled = Polled { count: 0, took_wake_up: false };
     if out.is_full() {
-        return looked;
+        return polled;
     }
     let mut timeout = timeout;
     let seen = Instant::from_nanos(shared.kernel_seen.load(Ordering::Relaxed));
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_POLLS {
         let epfd = shared.numbers.of_call(out.epfd);
-        let asked = now();
+        let polled_at = now();
         let n = raw_wait(epfd, (out.events.wrapping_add(begin), room), timeout, mask);
         if (0..room).contains(&n) {
-            shared.kernel_seen.fetch_max(asked.as_nanos(), Ordering::Relaxed);
+            shared.kernel_seen.fetch_max(polled_at.as_nanos(), Ordering::Relaxed);
         }
         for i in 0..n.max(0) as usize {
             // SAFETY: the kernel has written `n` events. Not yet overwritten: each one read makes at most one pushed.
@@ -449,9 +449,9 @@ fn kernel_events(
                 CHANNEL if shared.own_queue().is_none() => shared.pass_channel_back(),
                 KICK => {
                     shared.take_kick();
-                    looked.took_wake_up = true;
+                    polled.took_wake_up = true;
                 }
-                CHANNEL => looked.took_wake_up = true,
+                CHANNEL => polled.took_wake_up = true,
                 ours if ours & !u64::from(u32::MAX) == OURS => kernel_event(shared, out, ours as u32 as c_int, events),
                 // Given away meanwhile.
                 _ if shared.is_given() => out.pass(events, data),
@@ -461,8 +461,8 @@ fn kernel_events(
                 }
             }
         }
-        looked.count = if n < 0 { n } else { looked.count + n };
-        if n == room && out.len == begin && looked.took_wake_up {
+        polled.count = if n < 0 { n } else { polled.count + n };
+        if n == room && out.len == begin && polled.took_wake_up {
             if let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) {
                 shared.poll(endpoint);
             }
@@ -475,7 +475,7 @@ fn kernel_events(
     if out.len > begin {
         out.kernels.get_or_insert(Kernels { begin, seen });
     }
-    looked
+    polled
 }
 
 fn raw_wait(
@@ -505,17 +505,17 @@ fn raw_wait(
 }
 
 /// The kernel's events for a descriptor, except for an error that the application has already seen.
-fn without_told_error(shared: &Shared, fd: c_int, events: u32) -> u32 {
+fn without_reported_error(shared: &Shared, fd: c_int, events: u32) -> u32 {
     let stream = shared.state.lock().interests.get(&fd).and_then(|i| i.stream.clone());
     let endpoint = runtime::get().and_then(Runtime::endpoint);
     match stream.zip(endpoint) {
-        Some((stream, endpoint)) if settling::settle_error(endpoint, &stream) => events & still(fd, events),
+        Some((stream, endpoint)) if switching::handle_kernel_error(endpoint, &stream) => events & still(fd, events),
         _ => events,
     }
 }
 
 fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
-    let events = if events & libc::EPOLLERR as u32 != 0 { without_told_error(shared, fd, events) } else { events };
+    let events = if events & libc::EPOLLERR as u32 != 0 { without_reported_error(shared, fd, events) } else { events };
     let mut state = shared.state.lock();
     let Some(i) = state.interests.get_mut(&fd) else { return };
     if let Some(inner) = &i.instance {
@@ -546,7 +546,7 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     drop(state);
     let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
     stream.anchor_event(endpoint, anchor_event(events));
-    shared.note_change(fd, stream.readiness(), Change::Arrival);
+    shared.handle_change(fd, stream.readiness(), Change::Arrival);
 }
 
 /// Reports the kernel's events for an interest that is its own.
@@ -575,17 +575,17 @@ fn instance_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, (inner, events
 
 /// Whether the kernel has events, which it keeps.
 fn has_kernel_events(shared: &Shared) -> bool {
-    let asked = now();
-    let has = poll::look(shared.kernel().epfd, libc::POLLIN) != 0;
+    let polled_at = now();
+    let has = poll::ready_events(shared.kernel().epfd, libc::POLLIN) != 0;
     if !has {
-        shared.kernel_seen.fetch_max(asked.as_nanos(), Ordering::Relaxed);
+        shared.kernel_seen.fetch_max(polled_at.as_nanos(), Ordering::Relaxed);
     }
     has
 }
 
 /// The kernel's events for a descriptor now.
 fn still(fd: c_int, events: u32) -> u32 {
-    poll::look(fd, (events & !FLAGS) as i16) as u16 as u32
+    poll::ready_events(fd, (events & !FLAGS) as i16) as u16 as u32
 }
 
 /// The end of a wait in which only the kernel was asked.
@@ -608,7 +608,7 @@ fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *co
         let endpoint = runtime::get().and_then(Runtime::endpoint);
         let announced = (left != Some(Duration::ZERO)).then(|| Announced::new(shared, endpoint, false));
         let pending = announced.as_ref().is_some_and(|announced| announced.pending);
-        let Looked { count, took_wake_up } =
+        let Polled { count, took_wake_up } =
             kernel_events(shared, out, if pending { Some(Duration::ZERO) } else { left }, mask);
         drop(announced);
         if count < 0 {

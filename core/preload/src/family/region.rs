@@ -20,7 +20,7 @@ const SOCKETS: usize = if cfg!(any(loom, miri)) { 1 } else { 1 << 16 };
 const HOLDERS: usize = if cfg!(any(loom, miri)) { 3 } else { 7 };
 /// The most attempts to read a record that changes meanwhile. Arbitrary: changes are as rare as forks. If all fail,
 /// the socket counts as held.
-const LOOKS: usize = 16;
+const MAX_READS: usize = 16;
 
 /// In place of a number, which no process has: about to be forked; the record is being written.
 pub(super) const RESERVED: u32 = u32::MAX;
@@ -211,7 +211,7 @@ impl Region {
     /// The processes besides `me` that may hold a socket.
     pub(super) fn others(&self, id: Id, me: Member, alive: Alive) -> Others {
         let Some(socket) = self.socket(id) else { return Others::Entered };
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_READS {
             let joins = socket.joins.load(Acquire);
             let mut others = if socket.lent.load(Acquire) > 0 { Others::Unseen } else { Others::Absent };
             for holder in socket.holders.iter().map(|h| h.load(Acquire)) {
@@ -270,7 +270,7 @@ impl Region {
 
     /// Whether any process but `me` holds a socket. `None`: unknown.
     fn held(&self, socket: &Socket, me: Member, alive: Alive) -> Option<bool> {
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_READS {
             let joins = socket.joins.load(Acquire);
             let held = socket.holders.iter().any(|h| {
                 let holder = h.load(Acquire);

@@ -16,33 +16,33 @@ use crate::table::{self, Entry};
 /// Searches that connections have requested. Only the helper has them.
 pub(crate) struct Searches<'a> {
     /// A connection has requested a search.
-    asked: &'a AtomicBool,
+    requested: &'a AtomicBool,
     current: Option<Search>,
     not_before: Option<Instant>,
 }
 
 impl Searches<'_> {
-    /// None yet. Connections that need one set `asked`.
-    pub(crate) fn new(asked: &AtomicBool) -> Searches<'_> {
-        Searches { asked, current: None, not_before: None }
+    /// None yet. Connections that need one set `requested`.
+    pub(crate) fn new(requested: &AtomicBool) -> Searches<'_> {
+        Searches { requested, current: None, not_before: None }
     }
 
     /// Whether one is to begin now.
     pub(crate) fn is_due(&self) -> bool {
-        self.asked.load(Ordering::SeqCst) && self.not_before.is_none_or(|at| at <= now())
+        self.requested.load(Ordering::SeqCst) && self.not_before.is_none_or(|at| at <= now())
     }
 
     /// The helper: does a part of the work. Returns when to call it again.
     pub(crate) fn advance(&mut self) -> Option<Instant> {
         let begun = now();
         if self.current.is_none() {
-            if !self.asked.load(Ordering::SeqCst) {
+            if !self.requested.load(Ordering::SeqCst) {
                 return None;
             }
             if let Some(at) = self.not_before.filter(|at| *at > begun) {
                 return Some(at);
             }
-            self.asked.store(false, Ordering::SeqCst);
+            self.requested.store(false, Ordering::SeqCst);
             self.current = Search::begin();
         }
         let search = self.current.as_mut()?;
@@ -55,7 +55,7 @@ impl Searches<'_> {
         self.current = None;
         self.not_before = Some(not_before);
         // A connection that made its request during the search kicked the helper too early, and does not kick it again.
-        self.asked.load(Ordering::SeqCst).then_some(not_before)
+        self.requested.load(Ordering::SeqCst).then_some(not_before)
     }
 }
 
@@ -115,7 +115,7 @@ impl Search {
             let Some(all) = processes() else { return true };
             self.pending = all.into_iter().filter(|pid| self.visited.insert(*pid)).collect();
             if self.pending.is_empty() {
-                self.wanted.values().for_each(Wanted::note_alone);
+                self.wanted.values().for_each(Wanted::record_alone);
                 return true;
             }
             if self.lists > MAX_LISTS {
@@ -125,9 +125,9 @@ impl Search {
         for pid in self.pending.split_off(self.pending.len().saturating_sub(SLICE)) {
             match sockets_of(pid) {
                 Ok(Some(sockets)) => {
-                    self.wanted.retain(|number, one| !sockets.contains(number) || one.note_holder(pid))
+                    self.wanted.retain(|number, one| !sockets.contains(number) || one.record_holder(pid))
                 }
-                Ok(None) => self.wanted.retain(|_, one| !one.suspects(pid) || one.note_holder(pid)),
+                Ok(None) => self.wanted.retain(|_, one| !one.suspects(pid) || one.record_holder(pid)),
                 // If even this process's own descriptors cannot be read, the search proves nothing.
                 Err(_) => return true,
             }
@@ -137,9 +137,9 @@ impl Search {
 }
 
 impl Wanted {
-    fn with<T>(&self, look: impl FnOnce(&Socket) -> T) -> Option<T> {
+    fn with<T>(&self, read: impl FnOnce(&Socket) -> T) -> Option<T> {
         match self.entry.upgrade().as_deref() {
-            Some(Entry::Stream(sock)) => Some(look(sock)),
+            Some(Entry::Stream(sock)) => Some(read(sock)),
             _ => None,
         }
     }
@@ -149,13 +149,13 @@ impl Wanted {
     }
 
     /// `pid` holds the socket. Always false: it is not to be searched for any more.
-    fn note_holder(&self, pid: u32) -> bool {
+    fn record_holder(&self, pid: u32) -> bool {
         self.with(|sock| sock.loans.holder.store(pid, Ordering::Relaxed));
         false
     }
 
     /// No unseen process holds the socket, unless it was given away after the search has begun.
-    fn note_alone(&self) {
+    fn record_alone(&self) {
         self.with(|sock| {
             let id = sock.family.load(Ordering::Relaxed);
             family::expel(id, &self.unseen);
@@ -186,15 +186,15 @@ mod tests {
 
     // Breaks if the helper slept for good although a connection has requested a search that is not to begin yet.
     #[test]
-    fn a_search_that_was_asked_for_during_another_is_not_forgotten() {
-        let asked = AtomicBool::new(true);
-        let mut searches = Searches::new(&asked);
+    fn a_search_requested_during_another_is_not_lost() {
+        let requested = AtomicBool::new(true);
+        let mut searches = Searches::new(&requested);
         assert_eq!(searches.advance(), None, "no connection wants it");
         let visited = HashSet::new();
         let empty =
             Search { wanted: HashMap::new(), pending: Vec::new(), visited, lists: MAX_LISTS, spent: Duration::ZERO };
         searches.current = Some(empty);
-        asked.store(true, Ordering::SeqCst);
+        requested.store(true, Ordering::SeqCst);
         let next = (0..1000).find_map(|_| searches.advance().filter(|_| searches.current.is_none()));
         assert!(next.is_some_and(|at| Some(at) == searches.not_before));
     }

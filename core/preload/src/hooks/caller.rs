@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_the_library_are_told_from_others() {
+    fn calls_of_the_library_are_distinguished_from_others() {
         // SAFETY: the functions have no preconditions.
         let call = || unsafe { std::hint::black_box(hook as unsafe extern "C-unwind" fn(c_int) -> c_int)(40) };
         assert_eq!(call(), 41, "not found yet: everybody is the program");

@@ -28,7 +28,7 @@ extern "C" {
 pub unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     if !vfork::is_child() {
         exit::end();
-        stats::tell_at_exit();
+        stats::report_at_exit();
     }
     loop {
         // SAFETY: ends the process, as the C function does.
@@ -111,7 +111,7 @@ hooks! {
     }
 
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int {
-        if !spawn_actions::note_copy(actions, from) {
+        if !spawn_actions::record_copy(actions, from) {
             leaving::surrender(from, Reason::Shared);
         }
         real::posix_spawn_file_actions_adddup2(actions, from, to)

@@ -88,7 +88,7 @@ pub unsafe fn make_ring(entries: c_uint, parameters: *mut io_uring_params) -> c_
 pub(super) fn take_in_ring(fd: c_int, made: &io_uring_params) -> bool {
     match Ring::map(fd, made).filter(|_| (fd as usize) < limits::MAX_FDS) {
         Some(ring) => {
-            foreign::note_seen(fd);
+            foreign::record_seen(fd);
             table::insert(fd, Arc::new(Entry::Ring(ring)));
             true
         }
@@ -101,7 +101,7 @@ pub fn before_enter(fd: c_int, submits: c_uint, flags: c_uint) -> bool {
     let entry = if flags & IORING_ENTER_REGISTERED_RING == 0 { table::get_full(fd) } else { None };
     let Some(Entry::Ring(ring)) = entry.as_deref() else { return runtime::is_kept_on_kernel() || unseen_ring() };
     match ring {
-        Ring::Mapped(submissions) => take_notes(submissions.pending(submits)),
+        Ring::Mapped(submissions) => apply_submissions(submissions.pending(submits)),
         // Called by liburing itself, where it is built to use the C library's system calls: the submissions have
         // been read.
         Ring::OfLibrary => true,
@@ -140,15 +140,15 @@ fn unseen_ring() -> bool {
 
 /// Carries out the effects of submissions on connections, up to the first that the kernel must not get. Returns whether
 /// the kernel may have all. Keeps errno.
-pub(super) fn take_notes(submissions: impl Iterator<Item = Submission>) -> bool {
+pub(super) fn apply_submissions(submissions: impl Iterator<Item = Submission>) -> bool {
     let saved = errno();
-    let allowed = submissions.into_iter().all(|mut submission| take_note(&mut submission));
+    let allowed = submissions.into_iter().all(|mut submission| apply_submission(&mut submission));
     set_errno(if allowed { saved } else { libc::ENOSYS });
     allowed
 }
 
 /// Carries out the effect of a submission on connections. Returns whether the kernel may have it.
-fn take_note(submission: &mut Submission) -> bool {
+fn apply_submission(submission: &mut Submission) -> bool {
     match submission.does() {
         Does::Watch(instance, op, fd, event) => {
             let Some(entry) = table::get_full(instance) else { return true };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_process_behind_a_pidfd_is_told() {
+    fn the_process_behind_a_pidfd_is_found() {
         // SAFETY: no pointers.
         let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) } as c_int;
         assert!(pidfd >= 0);

@@ -85,8 +85,8 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
         return new;
     }
     // SAFETY: as the C function; filled in by accept4.
-    let told = addr.is_null() || unsafe { name_peer((storage.as_ptr(), storage_len), addr, len) };
-    if !told {
+    let written = addr.is_null() || unsafe { name_peer((storage.as_ptr(), storage_len), addr, len) };
+    if !written {
         let saved = errno();
         // The kernel ends a connection whose address it cannot report. SAFETY: just accepted, and not published.
         unsafe { real::close(new) };
@@ -446,7 +446,7 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     sock.accepted = accepted;
     sock.answers = answers(rt, role, &tuple);
     if promote_at == PromotionSchedule::NEVER {
-        sock.note_reason(Reason::TcpFirst);
+        sock.record_reason(Reason::TcpFirst);
     }
     sock
 }

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_split_around_what_the_library_keeps() {
+    fn a_range_is_split_around_the_librarys_descriptors() {
         assert_eq!(around(3..=u32::MAX, &[]), [3..=u32::MAX]);
         assert_eq!(around(3..=20, &[7, 8, 12]), [3..=6, 9..=11, 13..=20]);
         assert_eq!(around(3..=20, &[12, -1, 7, 7, 2, 21]), [3..=6, 8..=11, 13..=20]);

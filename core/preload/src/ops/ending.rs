@@ -16,7 +16,7 @@ use crate::os::{lingering, real};
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry, NO_FD};
-use crate::{family, queues, settling, stats, watched};
+use crate::{family, queues, stats, switching, watched};
 
 /// `shutdown`.
 pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
@@ -51,14 +51,14 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
         // SAFETY: no pointers.
         let rc = runtime::in_kernel(|| unsafe { real::shutdown(fd, how) });
         if rc == 0 {
-            guard.change(|stream| stream.note_kernel_shutdown(ends));
+            guard.change(|stream| stream.handle_kernel_shutdown(ends));
         }
         return rc;
     }
     let over = guard.proto().is_over();
     guard.change(|stream| {
         stream.shutdown(ends);
-        stream.note_arrival();
+        stream.announce_again();
     });
     drop(guard);
     if over {
@@ -160,7 +160,7 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readin
             stream.replace_anchor(Box::new(FdAnchor::borrowed(other)));
             cell.tag().store(other as u32, Ordering::Relaxed);
             if known.is_some_and(|known| known != cell.readiness()) {
-                stream.note_arrival();
+                stream.announce_again();
             }
         });
     }
@@ -171,11 +171,11 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readin
 fn leave_promotion(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     if cell.lock(endpoint).proto().awaits_switch() {
         // Until then this side could not send the end, and the peer would go on writing.
-        settling::until_settled(endpoint, cell);
+        switching::until_switched(endpoint, cell);
     } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
         // As long as the peer's marker may come, the anchor stays open, and accepts bytes that should be answered with
         // a reset.
-        settling::demote(endpoint, cell, Reason::PledgeVoided, netacc_socket::SWITCH_PATIENCE);
+        switching::demote(endpoint, cell, Reason::PledgeVoided, netacc_socket::SWITCH_PATIENCE);
     }
 }
 
@@ -196,14 +196,14 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         if cell.lock(endpoint).proto().replay_left() > 0 {
             // Unread bytes turn the close into a reset; bytes that came after it would find a FIN sent.
-            settling::until(endpoint, cell, now() + settling::SETTLE_DEADLINE, |guard| {
+            switching::until(endpoint, cell, now() + switching::PROMOTION_PATIENCE, |guard| {
                 guard.has_replay(now()).then_some(())
             });
         }
         let plain = cell.lock(endpoint).change(|stream| stream.close_plain());
         if plain {
-            if sock.noted_reason().is_none() && cell.lock(endpoint).proto().promotions() == 0 {
-                sock.note_reason(Reason::NotYet);
+            if sock.recorded_reason().is_none() && cell.lock(endpoint).proto().promotions() == 0 {
+                sock.record_reason(Reason::NotYet);
             }
             cell.tag().store(NO_FD, Ordering::Relaxed);
             rt.given_up(cell);
@@ -213,7 +213,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     }
     if !sock.holds_alone() {
         // Another process holds the socket: it must find a plain one.
-        settling::demote(endpoint, cell, Reason::Shared, Duration::from_secs(2));
+        switching::demote(endpoint, cell, Reason::Shared, Duration::from_secs(2));
         rt.given_up(cell);
     }
     cell.tag().store(NO_FD, Ordering::Relaxed);
@@ -227,7 +227,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
         stream.close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>))
     });
     if let Some(link) = &link {
-        queues::settle(endpoint, link, cell);
+        queues::reassign(endpoint, link, cell);
     }
     lingers
 }

@@ -208,13 +208,13 @@ mod tests {
         let mut list: Vec<*const c_char> = given.iter().map(|s| s.as_ptr()).collect();
         list.push(std::ptr::null());
         let mut seen = Vec::new();
-        let look = |envp| {
+        let check = |envp| {
             // SAFETY: made by `with`, or above.
             seen.extend(unsafe { strings(envp) }.map(|s| s.to_string_lossy().into_owned()));
             7
         };
         // SAFETY: the list ends with null.
-        assert_eq!(unsafe { with(list.as_ptr(), look) }, 7);
+        assert_eq!(unsafe { with(list.as_ptr(), check) }, 7);
         seen
     }
 

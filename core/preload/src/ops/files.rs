@@ -124,7 +124,7 @@ fn send_pieces(t: Target<'_>, from: c_int, position: &mut off_t, count: usize) -
         if n < wanted as isize {
             if !t.sock.options.cork.load(Ordering::Relaxed) {
                 // No more bytes follow after all.
-                t.sock.push_held();
+                t.sock.push_corked();
             }
             break;
         }

@@ -92,7 +92,7 @@ pub fn queued_bytes(sock: &Socket, fd: c_int) -> c_int {
     let queued = readable_bytes(sock, fd).unwrap_or_else(|| unread(fd) as usize).min(c_int::MAX as usize) as c_int;
     let ended = || {
         let r = sock.stream.as_ref().map_or(Readiness::KERNEL_RX, |cell| cell.readiness());
-        let ends = || poll::look(fd, libc::POLLRDHUP) != 0;
+        let ends = || poll::ready_events(fd, libc::POLLRDHUP) != 0;
         r.contains(Readiness::RDHUP) || r.contains(Readiness::KERNEL_RX) && ends()
     };
     if queued == 0 && ended() {

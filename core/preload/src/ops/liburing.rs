@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use linux_raw_sys::io_uring::io_uring_params;
 
-use crate::ops::aside::{before_unseen_ring, leave_files_to_ring, take_in_ring, take_notes};
+use crate::ops::aside::{apply_submissions, before_unseen_ring, leave_files_to_ring, take_in_ring};
 use crate::ops::ending;
 use crate::os::inside;
 use crate::os::liburing::IoUring;
@@ -31,7 +31,7 @@ pub unsafe fn made(ring: *mut IoUring, parameters: *const io_uring_params, made:
     let (fd, parameters) = unsafe { ((*ring).fd(), &*parameters) };
     if is_readable(parameters) {
         if (0..limits::MAX_FDS as c_int).contains(&fd) {
-            foreign::note_seen(fd);
+            foreign::record_seen(fd);
             let ring = Ring::map(fd, parameters).unwrap_or(Ring::OfLibrary);
             table::insert(fd, Arc::new(Entry::Ring(ring)));
         }
@@ -65,7 +65,7 @@ pub unsafe fn before_submit(ring: *const IoUring) -> bool {
     // SAFETY: the caller's promise.
     match unsafe { ring.as_ref() } {
         // SAFETY: as above.
-        Some(ring) if is_supported() => take_notes(unsafe { ring.pending() }),
+        Some(ring) if is_supported() => apply_submissions(unsafe { ring.pending() }),
         // All connections are in the kernel.
         _ => true,
     }

@@ -341,7 +341,7 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
     }
     let room = std::mem::take(&mut header.msg_controllen);
     header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-    if t.sock.options.tells_queue.load(Ordering::Relaxed) {
+    if t.sock.options.reports_queue.load(Ordering::Relaxed) {
         let queued = io::queued_bytes(t.sock, t.fd);
         // SAFETY: as the C function.
         unsafe { control::put(&mut header, room, (libc::IPPROTO_TCP, libc::TCP_INQ), &queued.to_ne_bytes()) };

@@ -103,14 +103,14 @@ pub unsafe fn setsockopt(
         _ => set(),
     };
     match (rc, level) {
-        (0, libc::SOL_SOCKET) => note_option(entry, fd, name, bytes),
-        (0, libc::IPPROTO_TCP) => note_tcp_option(entry, name, bytes),
+        (0, libc::SOL_SOCKET) => record_option(entry, fd, name, bytes),
+        (0, libc::IPPROTO_TCP) => record_tcp_option(entry, name, bytes),
         _ => {}
     }
     rc
 }
 
-fn note_tcp_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
+fn record_tcp_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
     let options = match &**entry {
         Entry::Stream(s) => &s.options,
         Entry::Idle(l) => &l.options,
@@ -118,14 +118,14 @@ fn note_tcp_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
     };
     let value = int(bytes, 0).unwrap_or(0);
     match name {
-        libc::TCP_INQ => options.tells_queue.store(value == 1, Ordering::Relaxed),
+        libc::TCP_INQ => options.reports_queue.store(value == 1, Ordering::Relaxed),
         libc::TCP_CORK => options.cork.store(value != 0, Ordering::Relaxed),
         _ => {}
     }
     // Both send corked bytes, as tcp(7) documents for TCP_CORK; the kernel does so for TCP_NODELAY as well.
     let pushes = name == libc::TCP_CORK && value == 0 || name == libc::TCP_NODELAY && value != 0;
     if let (Entry::Stream(sock), true) = (&**entry, pushes) {
-        sock.push_held();
+        sock.push_corked();
     }
 }
 
@@ -147,7 +147,7 @@ fn signal_io(entry: &Arc<Entry>, fd: c_int) {
     }
 }
 
-fn note_option(entry: &Arc<Entry>, fd: c_int, name: c_int, bytes: &[u8]) {
+fn record_option(entry: &Arc<Entry>, fd: c_int, name: c_int, bytes: &[u8]) {
     let options = match &**entry {
         Entry::Stream(s) => &s.options,
         Entry::Idle(l) => &l.options,
@@ -323,8 +323,8 @@ pub unsafe fn ioctl(entry: &Arc<Entry>, fd: c_int, request: c_ulong, argument: *
         };
         if let Some(n) = answer {
             // SAFETY: as the C function.
-            let told = unsafe { access::write(number, n.min(c_int::MAX as usize) as c_int) };
-            return if told { 0 } else { fail(libc::EFAULT) as c_int };
+            let written = unsafe { access::write(number, n.min(c_int::MAX as usize) as c_int) };
+            return if written { 0 } else { fail(libc::EFAULT) as c_int };
         }
     }
     // SAFETY: these requests take a pointer to an int.
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_accepts_is_kept_in_step() {
+    fn accepted_options_are_kept_in_step() {
         // SAFETY: no pointers.
         let fd = unsafe { real::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
         assert!(fd >= 0);

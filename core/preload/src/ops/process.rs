@@ -78,7 +78,7 @@ pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
     before_start(&[]);
     if replaces {
         keeping_errno(|| {
-            tell_children();
+            release_children();
             family::set_replaced(true);
         });
     }
@@ -129,12 +129,12 @@ pub fn before_start(others: &[c_int]) {
 }
 
 /// Children that wait for connections of this process need not wait any longer: it is about to be replaced.
-fn tell_children() {
+fn release_children() {
     let Some(rt) = runtime::get() else { return };
     for (_, entry) in table::entries() {
         if let Entry::Stream(sock) = &*entry {
             if let Some(cell) = &sock.stream {
-                rt.tell_children(cell);
+                rt.release_children(cell);
             }
         }
     }

@@ -33,7 +33,7 @@ impl Mask {
 pub unsafe fn ppoll(fds: *mut pollfd, count: c_uint, timeout: *mut timespec, mask: Mask) -> Option<c_int> {
     let mask = mask.valid()?;
     // SAFETY: as the system call.
-    unsafe { select::telling_time(timeout, || readiness::ppoll(fds, nfds_t::from(count), timeout, mask)) }
+    unsafe { select::writing_time_left(timeout, || readiness::ppoll(fds, nfds_t::from(count), timeout, mask)) }
 }
 
 /// The three sets of a `select`.
@@ -68,7 +68,7 @@ pub unsafe fn pselect6(n: c_int, of: RawSets, timeout: *mut timespec, mask: *con
     };
     let sets = sets(n, of)?;
     // SAFETY: as the system call.
-    unsafe { select::telling_time(timeout, || select::pselect(sets, timeout, mask)) }
+    unsafe { select::writing_time_left(timeout, || select::pselect(sets, timeout, mask)) }
 }
 
 /// `epoll_pwait`.

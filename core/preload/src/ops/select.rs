@@ -153,7 +153,7 @@ fn time_left(limit: Option<Duration>, begun: Instant) -> Option<Duration> {
 ///
 /// # Safety
 /// As the system call.
-pub unsafe fn telling_time(timeout: *mut timespec, call: impl FnOnce() -> Option<c_int>) -> Option<c_int> {
+pub unsafe fn writing_time_left(timeout: *mut timespec, call: impl FnOnce() -> Option<c_int>) -> Option<c_int> {
     let limit = time_limit(timeout).ok()?;
     let begun = now();
     let n = call()?;
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_up_is_no_answer_to_who_only_asked_for_urgent_data() {
+    fn a_hang_up_does_not_end_a_wait_for_urgent_data() {
         let p = |events, revents| pollfd { fd: 0, events, revents };
         assert!(!counts(&p(libc::POLLPRI, libc::POLLHUP)));
         assert!(counts(&p(libc::POLLIN, libc::POLLHUP)));

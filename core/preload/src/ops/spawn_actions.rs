@@ -23,7 +23,7 @@ fn copies() -> MutexGuard<'static, Vec<Copy>> {
 }
 
 /// Records that `actions` copy `from`. False if that is a connection, and there is no room.
-pub fn note_copy(actions: *const c_void, from: c_int) -> bool {
+pub fn record_copy(actions: *const c_void, from: c_int) -> bool {
     let mut copies = copies();
     if copies.len() >= MAX_COPIES {
         return table::get(from).is_none();
@@ -47,17 +47,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_known_until_their_actions_are_destroyed() {
+    fn copies_are_recorded_until_their_actions_are_destroyed() {
         let actions = [0u8; 2];
         let [first, second] = [0, 1].map(|n| (&raw const actions[n]).cast::<c_void>());
-        assert!(note_copy(first, 3) && note_copy(second, 4) && note_copy(first, 5));
+        assert!(record_copy(first, 3) && record_copy(second, 4) && record_copy(first, 5));
         assert_eq!(copied_by(first), [3, 5]);
         forget(first);
         assert!(copied_by(first).is_empty());
         assert_eq!(copied_by(second), [4]);
         for _ in 0..2 * MAX_COPIES {
             // Not a connection.
-            assert!(note_copy(second, -1));
+            assert!(record_copy(second, -1));
         }
         assert_eq!(copied_by(second).len(), MAX_COPIES);
         forget(second);

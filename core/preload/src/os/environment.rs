@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_put_before_the_mark_is_left_out() {
+    fn only_entries_before_the_mark_are_left_out() {
         assert_eq!(shortened(c"LD_PRELOAD=libasan.so.8::/l/n.so:b.so"), "LD_PRELOAD=/l/n.so:b.so");
         assert_eq!(shortened(c"LD_PRELOAD=libasan.so.8:/l/n.so"), "LD_PRELOAD=libasan.so.8:/l/n.so");
         assert_eq!(shortened(c"LD_PRELOAD="), "LD_PRELOAD=");

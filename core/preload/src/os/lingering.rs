@@ -18,7 +18,7 @@ static LINGERING: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// The list, locked by the thread that is about to fork. No destructor: a program may fork in one of its own.
-    static HELD: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<c_int>>>>> = const { Cell::new(None) };
+    static FORK_GUARD: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<c_int>>>>> = const { Cell::new(None) };
 }
 
 fn locked() -> MutexGuard<'static, Vec<c_int>> {
@@ -43,17 +43,17 @@ pub(crate) fn close(fd: c_int) {
 
 /// Before a fork.
 pub(crate) fn before_fork() {
-    HELD.set(Some(ManuallyDrop::new(locked())));
+    FORK_GUARD.set(Some(ManuallyDrop::new(locked())));
 }
 
 /// After a fork, or one that has failed, in the parent.
 pub(crate) fn after_fork_parent() {
-    drop(HELD.take().map(ManuallyDrop::into_inner));
+    drop(FORK_GUARD.take().map(ManuallyDrop::into_inner));
 }
 
 /// After a fork, in the child.
 pub(crate) fn after_fork_child() {
-    let Some(mut lingering) = HELD.take().map(ManuallyDrop::into_inner) else { return };
+    let Some(mut lingering) = FORK_GUARD.take().map(ManuallyDrop::into_inner) else { return };
     for fd in lingering.drain(..) {
         // SAFETY: a descriptor of the library, inherited and of no use here.
         unsafe { real::close(fd) };

@@ -11,7 +11,7 @@ use super::errno::errno;
 use super::{limits, real};
 
 /// The result of `poll` for one descriptor now.
-pub(crate) fn look(fd: c_int, events: i16) -> i16 {
+pub(crate) fn ready_events(fd: c_int, events: i16) -> i16 {
     let mut one = [pollfd { fd, events, revents: 0 }];
     let now = timespec { tv_sec: 0, tv_nsec: 0 };
     wait(&mut one, &now, std::ptr::null());
@@ -94,9 +94,9 @@ fn wait_by_select(fds: &mut [pollfd], time: *const timespec, mask: *const sigset
         return -1;
     }
     for p in fds.iter_mut().filter(|p| p.fd >= 0 && p.revents & libc::POLLNVAL == 0) {
-        let asked = sets.events_of(p.fd) & p.events;
+        let requested = sets.events_of(p.fd) & p.events;
         // Only the state of a connection shows that.
-        p.revents = asked & !libc::POLLRDHUP | over(p);
+        p.revents = requested & !libc::POLLRDHUP | over(p);
     }
     fds.iter().filter(|p| p.revents != 0).count() as c_int
 }
@@ -141,7 +141,7 @@ mod tests {
 
     /// Breaks if the fallback returns anything else than `poll` of the same descriptors.
     #[test]
-    fn select_says_what_poll_says() {
+    fn select_agrees_with_poll() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let connected = || {
             let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");

@@ -9,20 +9,20 @@ use libc::sigset_t;
 use super::clock::timespec;
 
 /// All signals are blocked in this thread, until it is dropped: then the handlers of those that came run.
-pub struct Held {
+pub struct BlockedSignals {
     before: sigset_t,
 }
 
-impl Held {
+impl BlockedSignals {
     /// Blocks all signals; those that the C library uses itself, for cancellation, are never among them.
-    pub fn all() -> Held {
+    pub fn all() -> BlockedSignals {
         let mut all = MaybeUninit::<sigset_t>::zeroed();
         let mut before = MaybeUninit::<sigset_t>::zeroed();
         // SAFETY: both sets are writable, and all-zero is the empty set.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            Held { before: before.assume_init() }
+            BlockedSignals { before: before.assume_init() }
         }
     }
 
@@ -46,7 +46,7 @@ impl Held {
     }
 }
 
-impl Held {
+impl BlockedSignals {
     /// Every signal that the program lets through, none of those that it has blocked.
     pub fn let_through(&self) -> sigset_t {
         let mut set = MaybeUninit::<sigset_t>::zeroed();
@@ -71,9 +71,9 @@ impl Held {
 }
 
 /// Whether the signal is one that requests the end of a process, and the program does not ignore it.
-pub fn asks_to_end(signal: c_int) -> bool {
-    let asks = matches!(signal, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM);
-    asks && action_of(signal).is_some_and(|action| action.sa_sigaction != libc::SIG_IGN)
+pub fn requests_end(signal: c_int) -> bool {
+    let ends = matches!(signal, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM);
+    ends && action_of(signal).is_some_and(|action| action.sa_sigaction != libc::SIG_IGN)
 }
 
 fn action_of(signal: c_int) -> Option<libc::sigaction> {
@@ -84,7 +84,7 @@ fn action_of(signal: c_int) -> Option<libc::sigaction> {
     (rc == 0).then(|| unsafe { action.assume_init() })
 }
 
-impl Drop for Held {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: the set is readable.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };

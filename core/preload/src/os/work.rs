@@ -51,7 +51,7 @@ impl Work {
 
     /// Before a fork: waits until no thread works, and lets none begin. `false` if a thread works, or another thread
     /// forks, for too long: then no thread is paused.
-    pub fn hold_up(&self) -> bool {
+    pub fn pause_work(&self) -> bool {
         let deadline = now() + PATIENCE;
         loop {
             let state = self.0.load(Ordering::SeqCst);
@@ -114,7 +114,7 @@ mod tests {
                 working.store(1, Ordering::SeqCst);
                 work.end();
             });
-            assert!(work.hold_up());
+            assert!(work.pause_work());
             for _ in 0..1000 {
                 assert_eq!(working.load(Ordering::SeqCst), 0);
                 std::thread::yield_now();
@@ -131,7 +131,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..100 {
-                        assert!(work.hold_up());
+                        assert!(work.pause_work());
                         assert_eq!(forks.fetch_add(1, Ordering::SeqCst), 0);
                         forks.fetch_sub(1, Ordering::SeqCst);
                         work.go_on();
@@ -148,7 +148,7 @@ mod tests {
     fn work_that_does_not_end_delays_a_fork_only_for_a_time() {
         let work = Work::default();
         work.begin();
-        assert!(!work.hold_up());
+        assert!(!work.pause_work());
         // No thread is paused.
         work.begin();
         assert_eq!(work.0.into_inner(), 2);

@@ -4,7 +4,7 @@
 //! places. So reading them shows how the ring has been used. A ring that has submitted only operations on files costs
 //! no connection its link. Any other could be meant for connections: as long as there is one, none goes onto a link.
 //!
-//! The helper reads them ([`look`]), when it is awake and for a hundredth of its time at most; all other threads use
+//! The helper reads them ([`search`]), when it is awake and for a hundredth of its time at most; all other threads use
 //! its result ([`verdict`]). Invariant: nothing is read through pointers into the program's memory, which may be
 //! unmapped at any time; the kernel copies it.
 //!
@@ -38,12 +38,12 @@ pub enum Verdict {
     Sockets,
 }
 
-/// The latest result of [`look`].
+/// The latest result of [`search`].
 static FOUND: AtomicU8 = AtomicU8::new(Verdict::Files as u8);
 /// No other search before this time.
-static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
+static NEXT_SEARCH: AtomicU64 = AtomicU64::new(0);
 /// A thread has asked for the verdict since the last search.
-static ASKED: AtomicBool = AtomicBool::new(false);
+static REQUESTED: AtomicBool = AtomicBool::new(false);
 /// After a search, none begins for so many times as long as it took.
 const PAUSE: u64 = 100;
 
@@ -53,9 +53,9 @@ static SEEN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 static SEEN_COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// The result of the last search. If that was before a connection came to depend on it, there is another search:
-/// [`next_look`].
+/// [`next_check`].
 pub fn verdict() -> Verdict {
-    ASKED.store(true, Ordering::Relaxed);
+    REQUESTED.store(true, Ordering::Relaxed);
     match FOUND.load(Ordering::Relaxed) {
         found if found == Verdict::Files as u8 => Verdict::Files,
         found if found == Verdict::Unknown as u8 => Verdict::Unknown,
@@ -64,14 +64,14 @@ pub fn verdict() -> Verdict {
 }
 
 /// The submissions of the ring behind `fd` are seen.
-pub fn note_seen(fd: c_int) {
+pub fn record_seen(fd: c_int) {
     if let Some(stat) = stat_of(fd) {
         let at = SEEN_COUNT.fetch_add(1, Ordering::Relaxed) as usize % SEEN.len();
         SEEN[at].store(stat.st_ino, Ordering::Relaxed);
     }
 }
 
-/// The list of this process's mappings, for [`look`]. A forked child needs one of its own.
+/// The list of this process's mappings, for [`search`]. A forked child needs one of its own.
 pub fn open_mappings() -> Option<c_int> {
     // SAFETY: a C string.
     own::keep(|| unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })
@@ -79,22 +79,22 @@ pub fn open_mappings() -> Option<c_int> {
 
 /// Reads the process's rings by the list of its mappings, unless that has been done lately. Returns the verdict if it
 /// has changed.
-pub fn look(mappings: c_int) -> Option<Verdict> {
+pub fn search(mappings: c_int) -> Option<Verdict> {
     let begun = now().as_nanos();
-    if begun < NEXT_LOOK.load(Ordering::Relaxed) {
+    if begun < NEXT_SEARCH.load(Ordering::Relaxed) {
         return None;
     }
-    ASKED.store(false, Ordering::Relaxed);
+    REQUESTED.store(false, Ordering::Relaxed);
     let maps = read_all(mappings);
     let found = judge_rings(&maps, |inode| SEEN.iter().any(|seen| seen.load(Ordering::Relaxed) == inode), read_memory);
     let done = now().as_nanos();
-    NEXT_LOOK.store(done + (done - begun) * PAUSE, Ordering::Relaxed);
+    NEXT_SEARCH.store(done + (done - begun) * PAUSE, Ordering::Relaxed);
     (FOUND.swap(found as u8, Ordering::Relaxed) != found as u8).then_some(found)
 }
 
 /// When the helper must be awake for the next search; `None` if there is no need.
-pub fn next_look() -> Option<Instant> {
-    ASKED.load(Ordering::Relaxed).then(|| Instant::from_nanos(NEXT_LOOK.load(Ordering::Relaxed)))
+pub fn next_check() -> Option<Instant> {
+    REQUESTED.load(Ordering::Relaxed).then(|| Instant::from_nanos(NEXT_SEARCH.load(Ordering::Relaxed)))
 }
 
 /// All that can be read of a file from its beginning.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_judged_by_what_it_has_submitted() {
+    fn a_ring_is_judged_by_its_submissions() {
         let (file, socket) =
             (File::open("/dev/null").expect("it exists"), UdpSocket::bind("127.0.0.1:0").expect("loopback"));
         let (file, socket) = (file.as_raw_fd(), socket.as_raw_fd());

@@ -82,7 +82,7 @@ mod tests {
     use std::mem::offset_of;
 
     #[test]
-    fn the_structure_is_that_of_liburing() {
+    fn the_structure_matches_liburing() {
         // As offsetof has it with liburing 2.3 on a machine of 64 bits.
         assert_eq!(offset_of!(IoUring, submissions.entries), 56);
         assert_eq!(offset_of!(IoUring, submissions.head), 64);

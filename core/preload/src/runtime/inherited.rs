@@ -19,17 +19,17 @@ use crate::os::{own, poll, real};
 const SLOTS: usize = 1 << 16;
 
 /// Pages shared with all children: per stream number, whether a child requests the stream.
-pub(crate) struct Asked {
+pub(crate) struct Requests {
     words: Option<NonNull<[AtomicU32; SLOTS]>>,
 }
 
 // SAFETY: only atomics are reached through the pointer, and the mapping is never removed.
-unsafe impl Send for Asked {}
+unsafe impl Send for Requests {}
 // SAFETY: as above.
-unsafe impl Sync for Asked {}
+unsafe impl Sync for Requests {}
 
-impl Asked {
-    pub(crate) fn new() -> Asked {
+impl Requests {
+    pub(crate) fn new() -> Requests {
         // SAFETY: a fresh anonymous mapping.
         let p = unsafe {
             libc::mmap(
@@ -41,7 +41,7 @@ impl Asked {
                 0,
             )
         };
-        Asked { words: (p != libc::MAP_FAILED).then(|| NonNull::new(p.cast())).flatten() }
+        Requests { words: (p != libc::MAP_FAILED).then(|| NonNull::new(p.cast())).flatten() }
     }
 
     fn word(&self, number: u32) -> Option<&AtomicU32> {
@@ -97,7 +97,7 @@ pub struct Inherited {
 impl Inherited {
     /// The parent, whose runtime is `parent`, has `cell` on a link.
     pub(crate) fn of(cell: &StreamCell, parent: &'static Runtime) -> Inherited {
-        let word = parent.asked.word(cell.number()).map_or(0, |word| word.load(Ordering::SeqCst));
+        let word = parent.child_requests.word(cell.number()).map_or(0, |word| word.load(Ordering::SeqCst));
         Inherited::new(cell.number(), word & !(USE - 1), parent)
     }
 
@@ -122,8 +122,8 @@ impl Inherited {
         if self.is_done() {
             return true;
         }
-        let mut told = true;
-        if let Some(word) = self.parent.asked.word(self.number) {
+        let mut answered = true;
+        if let Some(word) = self.parent.child_requests.word(self.number) {
             let wanted = self.idle | WANTED;
             let _ = word.compare_exchange(self.idle, wanted, Ordering::SeqCst, Ordering::SeqCst);
             self.parent.helper.kick();
@@ -133,7 +133,7 @@ impl Inherited {
                 // Its answer may have come just before its end.
                 let dead = parent.has_ended(Duration::from_micros(100)) && word.load(Ordering::SeqCst) == wanted;
                 if dead || now().saturating_since(begun) > ANSWER_PATIENCE {
-                    told = false;
+                    answered = false;
                     break;
                 }
             }
@@ -141,7 +141,7 @@ impl Inherited {
             let _ = word.compare_exchange(wanted, self.idle, Ordering::SeqCst, Ordering::SeqCst);
         }
         self.done.store(true, Ordering::Release);
-        told
+        answered
     }
 }
 
@@ -199,7 +199,7 @@ impl Runtime {
     /// Another process is about to hold the stream's socket.
     pub fn share(&self, cell: &StreamCell) {
         if !cell.share() {
-            self.asked.update(cell.number(), |word| (word & !(USE - 1)).wrapping_add(USE));
+            self.child_requests.update(cell.number(), |word| (word & !(USE - 1)).wrapping_add(USE));
         }
     }
 
@@ -209,47 +209,47 @@ impl Runtime {
         let Some(endpoint) = self.endpoint() else { return false };
         let mut waiting = false;
         for cell in endpoint.streams().into_iter().filter(|c| c.is_shared()) {
-            let Some(word) = self.asked.word(cell.number()) else { continue };
+            let Some(word) = self.child_requests.word(cell.number()) else { continue };
             if word.load(Ordering::SeqCst) & WANTED == 0 {
                 continue;
             }
             // The peer's messages on the link may not have been polled.
             cell.take_in(endpoint);
             let mut guard = cell.lock(endpoint);
-            let settled = guard.change(|stream| {
+            let given_back = guard.change(|stream| {
                 stream.demote(Reason::Shared);
                 stream.progress_anchor(false);
                 // A stream that has ended and is kept will not become plain: the child uses the kernel's state.
                 stream.proto().is_plain() && stream.has_replay(now()) || stream.is_kept()
             });
             // Still locked: it must not be promoted in between.
-            if settled {
+            if given_back {
                 self.given_up(&cell);
             }
-            waiting |= !settled;
+            waiting |= !given_back;
         }
         waiting
     }
 
     /// Parent, about to end or to be replaced by another program, after which it answers no requests: children need not
     /// send any, whatever the state of the stream.
-    pub fn tell_children(&self, cell: &Arc<StreamCell>) {
+    pub fn release_children(&self, cell: &Arc<StreamCell>) {
         let Some(endpoint) = self.endpoint().filter(|_| cell.is_shared()) else { return };
         // Locked, as above.
         let _guard = cell.lock(endpoint);
         self.given_up(cell);
     }
 
-    /// [`tell_children`](Runtime::tell_children) of all streams.
-    pub(crate) fn tell_all_children(&self) {
+    /// [`release_children`](Runtime::release_children) of all streams.
+    pub(crate) fn release_all_children(&self) {
         let Some(endpoint) = self.endpoint() else { return };
-        endpoint.streams().iter().for_each(|cell| self.tell_children(cell));
+        endpoint.streams().iter().for_each(|cell| self.release_children(cell));
     }
 
     /// Parent: the stream is a plain socket now, or closed here: children need not wait.
     pub fn given_up(&self, cell: &StreamCell) {
         if cell.is_shared() {
-            self.asked.update(cell.number(), |word| word & !WANTED | PLAIN);
+            self.child_requests.update(cell.number(), |word| word & !WANTED | PLAIN);
         }
     }
 }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sends_that_nobody_was_told_of_are_one_range() {
+    fn unreported_sends_are_one_range() {
         let notices = Notices::default();
         assert!(!notices.pending() && notices.take().is_none());
         notices.add();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_round() {
+    fn numbers_wrap_around() {
         let notices = Notices(AtomicU64::new(word(u32::MAX, u32::MAX)));
         notices.add();
         notices.add();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn another_holder_goes_on_with_the_numbers() {
+    fn another_holder_continues_the_numbers() {
         let (parent, child) = (Notices::default(), Notices::default());
         (0..5).for_each(|_| parent.add());
         child.go_on_from(&parent);

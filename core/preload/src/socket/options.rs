@@ -23,7 +23,7 @@ pub struct Options {
     /// SO_RCVBUF, as the kernel reports it; `u32::MAX` if it has not been set.
     pub receive_buffer: AtomicU32,
     /// TCP_INQ: messages carry the number of further bytes.
-    pub tells_queue: AtomicBool,
+    pub reports_queue: AtomicBool,
     /// SO_ZEROCOPY.
     pub zero_copy: AtomicBool,
     /// TCP_CORK.
@@ -38,7 +38,7 @@ impl Default for Options {
             abort_on_close: AtomicBool::new(false),
             low_water: AtomicI32::new(1),
             receive_buffer: AtomicU32::new(u32::MAX),
-            tells_queue: AtomicBool::new(false),
+            reports_queue: AtomicBool::new(false),
             zero_copy: AtomicBool::new(false),
             cork: AtomicBool::new(false),
         }
@@ -53,7 +53,7 @@ impl Options {
         self.abort_on_close.store(from.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
         self.low_water.store(from.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
         self.receive_buffer.store(from.receive_buffer.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.tells_queue.store(from.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.reports_queue.store(from.reports_queue.load(Ordering::Relaxed), Ordering::Relaxed);
         self.zero_copy.store(from.zero_copy.load(Ordering::Relaxed), Ordering::Relaxed);
         self.cork.store(from.cork.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -157,8 +157,8 @@ pub fn read_all_from_kernel(options: &Options, fd: c_int) {
     if options.receive_buffer.load(Ordering::Relaxed) != u32::MAX {
         keep_as_reported(options, fd, libc::SO_RCVBUF);
     }
-    let tells = get_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ).is_some_and(|on| on != 0);
-    options.tells_queue.store(tells, Ordering::Relaxed);
+    let reports = get_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ).is_some_and(|on| on != 0);
+    options.reports_queue.store(reports, Ordering::Relaxed);
 }
 
 /// Whether another process has set an option that only the kernel can honour, as far as the kernel shows it.
@@ -206,7 +206,7 @@ mod tests {
         from.keep(libc::SO_RCVLOWAT, &(-1i32).to_ne_bytes());
         from.keep(libc::SO_RCVBUF, &16384i32.to_ne_bytes());
         from.keep(libc::SO_ZEROCOPY, &1i32.to_ne_bytes());
-        from.tells_queue.store(true, Ordering::Relaxed);
+        from.reports_queue.store(true, Ordering::Relaxed);
         from.cork.store(true, Ordering::Relaxed);
         let to = Options::default();
         to.take_over(&from);
@@ -218,7 +218,7 @@ mod tests {
         assert!(
             to.zero_copy.load(Ordering::Relaxed)
                 && to.cork.load(Ordering::Relaxed)
-                && to.tells_queue.load(Ordering::Relaxed)
+                && to.reports_queue.load(Ordering::Relaxed)
         );
     }
 }

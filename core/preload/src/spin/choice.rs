@@ -66,7 +66,7 @@ pub(super) struct Choice {
     spin_ns: Option<u64>,
     sleep_ns: Option<u64>,
     window: Window,
-    settled_at: Instant,
+    decided_at: Instant,
     /// How long the other way is not tried after that.
     interval: Duration,
     retry_at: Instant,
@@ -75,7 +75,7 @@ pub(super) struct Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The way in use was the better one.
-    Settled,
+    Decided,
     /// The way in use is compared with the other one.
     Trial,
 }
@@ -98,11 +98,11 @@ impl Choice {
         let begun = Instant::ZERO;
         Choice {
             in_use: Strategy::Spin,
-            phase: Phase::Settled,
+            phase: Phase::Decided,
             spin_ns: None,
             sleep_ns: None,
             window: Window { begun, waited_ns: 0, events: 0 },
-            settled_at: begun,
+            decided_at: begun,
             interval: RETRY,
             retry_at: begun,
         }
@@ -134,18 +134,18 @@ impl Choice {
         match self.phase {
             Phase::Trial if !is_lost && self.is_better(cost) => {
                 self.interval = RETRY;
-                self.settle(now);
+                self.decide(now);
             }
             Phase::Trial => {
                 self.in_use = self.in_use.other();
                 self.interval = (2 * self.interval).min(RETRY_MAX);
-                self.settle(now);
+                self.decide(now);
             }
-            Phase::Settled if self.is_due(cost, now) => {
+            Phase::Decided if self.is_due(cost, now) => {
                 self.in_use = self.in_use.other();
                 self.phase = Phase::Trial;
             }
-            Phase::Settled => {}
+            Phase::Decided => {}
         }
     }
 
@@ -175,15 +175,15 @@ impl Choice {
             Strategy::Spin if cost <= SLEEP_FLOOR_NS => false,
             Strategy::Spin => {
                 let is_worse = self.sleep_ns.is_some_and(|sleep| cost > 2 * sleep);
-                now >= self.retry_at || is_worse && now >= self.settled_at + RETRY
+                now >= self.retry_at || is_worse && now >= self.decided_at + RETRY
             }
         }
     }
 
-    fn settle(&mut self, now: Instant) {
-        self.phase = Phase::Settled;
+    fn decide(&mut self, now: Instant) {
+        self.phase = Phase::Decided;
         self.window = Window::new(now);
-        self.settled_at = now;
+        self.decided_at = now;
         self.retry_at = now + self.interval;
     }
 }

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_trusted_by_oneself() {
+    fn a_process_trusts_itself() {
         let (a, _b) = UnixStream::pair().expect("a pair");
         assert!(is_trusted(a.as_raw_fd()));
         assert!(!is_trusted(-1));

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Takes every connection off its link and keeps all off links.
 pub(super) fn demote(rt: &Runtime) -> Switched {
     let Some(endpoint) = rt.endpoint() else { return count(None) };
-    endpoint.hold_back(true);
+    endpoint.suspend_promotion(true);
     let begun = now();
     loop {
         let mut left = 0;
@@ -51,7 +51,7 @@ pub(super) fn demote(rt: &Runtime) -> Switched {
 /// peers decide, after some more use.
 pub(super) fn promote(rt: &Runtime) -> Switched {
     let Some(endpoint) = rt.endpoint() else { return count(None) };
-    endpoint.hold_back(false);
+    endpoint.suspend_promotion(false);
     for (fd, entry) in table::entries() {
         let Entry::Stream(sock) = &*entry else { continue };
         let Some(cell) = sock.stream.as_ref().filter(|c| !c.is_pinned() && sock.holds_alone()) else { continue };
@@ -71,7 +71,7 @@ pub(super) fn count(endpoint: Option<&Endpoint>) -> Switched {
     let mut switched = Switched {
         version: VERSION,
         pid: std::process::id(),
-        allowed: endpoint.is_some_and(|e| !e.is_held_back()),
+        allowed: endpoint.is_some_and(|e| !e.is_promotion_suspended()),
         ..Switched::default()
     };
     let kernel = Readiness::KERNEL_RX | Readiness::KERNEL_TX;

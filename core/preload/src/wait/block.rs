@@ -56,11 +56,11 @@ pub fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     let ts = left.map(clock::timespec);
     let mut fds = [libc::pollfd { fd, events, revents: 0 }];
     // A signal after which `ppoll` finds another file under the number, or this one ready, must not be lost.
-    let held = signals::Held::all();
+    let blocked_signals = signals::BlockedSignals::all();
     let time = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let n = poll::wait(&mut fds, time, held.before());
+    let n = poll::wait(&mut fds, time, blocked_signals.before());
     match n {
-        n if n < 0 && errno() == libc::EINTR || held.interrupts(limit.restarts()) => Waited::Interrupted,
+        n if n < 0 && errno() == libc::EINTR || blocked_signals.interrupts(limit.restarts()) => Waited::Interrupted,
         0 => Waited::TimedOut,
         // The number was closed under the call. The kernel checks it once more when the time is over.
         _ if fds[0].revents & libc::POLLNVAL != 0 && limit.deadline.is_some_and(|deadline| now() >= deadline) => {

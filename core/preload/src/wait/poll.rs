@@ -16,8 +16,8 @@ use crate::os::clock::{now, timespec};
 use crate::os::errno::{errno, set_errno};
 use crate::os::{real, uses};
 use crate::runtime::{self, Runtime};
-use crate::settling;
 use crate::socket::Socket;
+use crate::switching;
 use crate::table::{self, Entry};
 use crate::watchers::{self, Registration, Sleeper};
 use crate::{batch, queues};
@@ -55,7 +55,7 @@ pub enum Call {
 
 /// `poll` and `ppoll` on a mix of our descriptors and others; other waiting calls use it too.
 pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let Some(rt) = runtime::get().filter(|_| !uses::is_over() || fds.iter().any(is_ours_to_tell)) else {
+    let Some(rt) = runtime::get().filter(|_| !uses::is_over() || fds.iter().any(is_ours_to_report)) else {
         return kernel_poll(call, fds, timeout, mask);
     };
     let Some(endpoint) = rt.endpoint() else {
@@ -68,12 +68,12 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
     });
     let entries: Vec<Option<Arc<Entry>>> = fds.iter().map(|p| table::get_full(p.fd)).collect();
     if timeout == Some(Duration::ZERO) {
-        settle_writers(endpoint, fds, &entries);
+        await_switches(endpoint, fds, &entries);
     }
     let mut waiting = rt.spin.begin(begun);
     let mut spun = false;
     loop {
-        let ready = look(call, endpoint, fds, &entries);
+        let ready = poll_once(call, endpoint, fds, &entries);
         if ready < 0 {
             return -1;
         }
@@ -108,30 +108,30 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
 /// took. For this, links are polled again after one of them has bytes, the kernel is asked after that, and links are
 /// polled once more if the kernel has events. Further events of the links count if no peer has reported an
 /// operation in the kernel that came before them.
-fn look(call: Call, endpoint: &Endpoint, fds: &mut [pollfd], entries: &[Option<Arc<Entry>>]) -> c_int {
-    let mut looks = 0;
+fn poll_once(call: Call, endpoint: &Endpoint, fds: &mut [pollfd], entries: &[Option<Arc<Entry>>]) -> c_int {
+    let mut passes = 0;
     loop {
-        looks += 1;
-        let OnLinks { events: on_links, news } = look_at_links(endpoint, fds, entries);
+        passes += 1;
+        let OnLinks { events: on_links, news } = poll_links_repeatedly(endpoint, fds, entries);
         // One call for everything that the kernel decides: it also gives invalid descriptors their POLLNVAL.
         let (mut view, before) = kernel_view(fds, entries);
         let n = kernel_poll(call, &mut view, Some(Duration::ZERO), std::ptr::null());
         if n < 0 {
             return -1;
         }
-        let looked = Looked { view, before, on_links, found: n > 0 };
-        if looked.found {
+        let pass = Pass { view, before, on_links, found: n > 0 };
+        if pass.found {
             await_links(endpoint, entries);
-            if endpoint.device().kernel_news() != news && looks < LOOKS {
+            if endpoint.device().kernel_news() != news && passes < MAX_PASSES {
                 continue;
             }
         }
-        return merge(endpoint, fds, &looked, entries);
+        return merge(endpoint, fds, &pass, entries);
     }
 }
 
 /// Bounds how often links or the kernel are polled again, because a peer may write faster than this loop runs.
-const LOOKS: usize = 4;
+const MAX_PASSES: usize = 4;
 
 /// The events of links.
 struct OnLinks {
@@ -161,10 +161,10 @@ impl OnLinks {
 
 /// Polls links until one more pass finds no other stream ready. A pass goes from one link to the next, and other
 /// threads take messages meanwhile. So it may find a message, and miss one on another link that was written before it.
-fn look_at_links(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> OnLinks {
+fn poll_links_repeatedly(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> OnLinks {
     poll_links(endpoint, entries);
     let mut found = OnLinks::of(endpoint, fds, entries);
-    for _ in 1..LOOKS {
+    for _ in 1..MAX_PASSES {
         if !found.are_partly_ready(entries) {
             break;
         }
@@ -179,7 +179,7 @@ fn look_at_links(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entr
 }
 
 /// The result of a pass.
-struct Looked {
+struct Pass {
     /// The kernel's answer, and the readiness that its question was made from.
     view: Vec<pollfd>,
     before: Vec<Readiness>,
@@ -190,19 +190,19 @@ struct Looked {
 }
 
 /// A caller that polls only once, and finds that it cannot write, may take a change of path for a full buffer.
-fn settle_writers(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) {
+fn await_switches(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) {
     let until = now() + netacc_socket::SWITCH_PATIENCE;
     for (p, entry) in fds.iter().zip(entries) {
         let Some((_, cell)) = stream_of(entry) else { continue };
-        let asked = p.events & (libc::POLLOUT | libc::POLLWRNORM) != 0;
-        if asked && !cell.readiness().intersects(Readiness::WRITABLE | Readiness::KERNEL_TX) {
-            settling::await_switch(endpoint, cell, until);
+        let wants_room = p.events & (libc::POLLOUT | libc::POLLWRNORM) != 0;
+        if wants_room && !cell.readiness().intersects(Readiness::WRITABLE | Readiness::KERNEL_TX) {
+            switching::await_switch(endpoint, cell, until);
         }
     }
 }
 
 /// Whether the kernel does not have a stream's end: its error was taken from the kernel, and the library reports it.
-fn is_ours_to_tell(p: &pollfd) -> bool {
+fn is_ours_to_report(p: &pollfd) -> bool {
     let guard = table::get(p.fd);
     let Some(Entry::Stream(sock)) = guard.as_deref().and_then(Option::as_deref) else { return false };
     sock.stream.as_ref().is_some_and(|cell| !cell.readiness().contains(BOTH_KERNEL))
@@ -281,9 +281,9 @@ fn kernel_view(fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> (Vec<pollfd>, 
         .unzip()
 }
 
-fn merge(endpoint: &Endpoint, fds: &mut [pollfd], looked: &Looked, entries: &[Option<Arc<Entry>>]) -> c_int {
+fn merge(endpoint: &Endpoint, fds: &mut [pollfd], pass: &Pass, entries: &[Option<Arc<Entry>>]) -> c_int {
     let mut ready = 0;
-    let Looked { view, before, on_links, found } = looked;
+    let Pass { view, before, on_links, found } = pass;
     for ((((p, k), before), on_link), entry) in fds.iter_mut().zip(view).zip(before).zip(on_links).zip(entries) {
         p.revents = match stream_of(entry) {
             None => match entry.as_deref() {
@@ -293,7 +293,7 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], looked: &Looked, entries: &[Op
             },
             Some((_, cell)) => {
                 let mut revents = k.revents;
-                if revents & libc::POLLERR != 0 && settling::settle_error(endpoint, cell) {
+                if revents & libc::POLLERR != 0 && switching::handle_kernel_error(endpoint, cell) {
                     let mut again = [pollfd { revents: 0, ..*k }];
                     kernel_poll(Call::Another, &mut again, Some(Duration::ZERO), std::ptr::null());
                     revents = again[0].revents;
@@ -419,7 +419,7 @@ impl<'a> Announced<'a> {
         for entry in entries {
             if let Some((sock, cell)) = stream_of(entry) {
                 sock.watchers.lock().push(Registration::Sleeper(waiter.clone()));
-                queues.extend(queues::settle_watched(endpoint, cell, queue));
+                queues.extend(queues::reassign_watched(endpoint, cell, queue));
             } else if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
                 epoll.add_sleeper(&sleeper);
                 queues.extend(epoll.own_queue());
@@ -442,7 +442,7 @@ impl<'a> Announced<'a> {
         if watchers::remove_sleeper(&sock.watchers, &self.waiter) {
             let link = cell.lock(self.endpoint).link().cloned();
             if let Some(link) = link.filter(|link| link.cq() == self.endpoint.control_cq()) {
-                queues::settle(self.endpoint, &link, cell);
+                queues::reassign(self.endpoint, &link, cell);
             }
         }
     }

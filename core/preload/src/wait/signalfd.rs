@@ -11,7 +11,7 @@ use super::{Limit, Waited};
 use crate::os::clock::timespec;
 use crate::os::own;
 use crate::os::poll;
-use crate::os::signals::Held;
+use crate::os::signals::BlockedSignals;
 
 thread_local! {
     /// The thread's signalfd, made at its first wait of this kind, and the process generation it belongs to.
@@ -49,8 +49,8 @@ pub fn give_back() -> bool {
 
 /// Blocks until `fd` has one of `events`, as a blocking call does that restarts.
 pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
-    let held = Held::all();
-    let wanted = held.let_through();
+    let blocked_signals = BlockedSignals::all();
+    let wanted = blocked_signals.let_through();
     let signals = own::of_thread(&SIGNALS, || {
         WANTED.set(kernel_set(&wanted));
         // SAFETY: the set is readable.
@@ -68,7 +68,7 @@ pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
         None => std::ptr::from_ref(&step),
     };
     poll::wait(&mut fds, time, std::ptr::null());
-    if held.interrupts(limit.restarts()) {
+    if blocked_signals.interrupts(limit.restarts()) {
         Waited::Interrupted
     } else {
         Waited::Again
@@ -77,7 +77,7 @@ pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
 
 #[cfg(test)]
 mod tests {
-    use crate::os::signals::asks_to_end;
+    use crate::os::signals::requests_end;
     use std::mem::MaybeUninit;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
@@ -109,17 +109,17 @@ mod tests {
             let mut blocked = MaybeUninit::<sigset_t>::zeroed();
             libc::sigaddset(blocked.as_mut_ptr(), three);
             libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), std::ptr::null_mut());
-            let held = Held::all();
-            assert!(!held.interrupts(IDLE.restarts()));
+            let blocked_signals = BlockedSignals::all();
+            assert!(!blocked_signals.interrupts(IDLE.restarts()));
             libc::pthread_kill(libc::pthread_self(), three);
-            assert!(!held.interrupts(IDLE.restarts()), "the program has blocked it");
+            assert!(!blocked_signals.interrupts(IDLE.restarts()), "the program has blocked it");
             libc::pthread_kill(libc::pthread_self(), two);
-            assert!(!held.interrupts(IDLE.restarts()), "restarts");
-            assert!(held.interrupts(Limit { idle: false, ..IDLE }.restarts()), "in the middle");
+            assert!(!blocked_signals.interrupts(IDLE.restarts()), "restarts");
+            assert!(blocked_signals.interrupts(Limit { idle: false, ..IDLE }.restarts()), "in the middle");
             libc::pthread_kill(libc::pthread_self(), one);
-            assert!(held.interrupts(IDLE.restarts()));
-            drop(held);
-            assert!(!Held::all().interrupts(IDLE.restarts()), "handled");
+            assert!(blocked_signals.interrupts(IDLE.restarts()));
+            drop(blocked_signals);
+            assert!(!BlockedSignals::all().interrupts(IDLE.restarts()), "handled");
         }
     }
     // Breaks if a handler ran for a signal that was taken, or one that the program has blocked or ignores counted.
@@ -140,20 +140,20 @@ mod tests {
             let mut set = MaybeUninit::<sigset_t>::zeroed();
             libc::sigaddset(set.as_mut_ptr(), blocked);
             libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-            let held = Held::all();
+            let blocked_signals = BlockedSignals::all();
             for signal in [blocked, taken, libc::SIGHUP] {
                 libc::pthread_kill(libc::pthread_self(), signal);
             }
-            let first = held.take(Duration::ZERO);
-            let second = held.take(Duration::ZERO);
+            let first = blocked_signals.take(Duration::ZERO);
+            let second = blocked_signals.take(Duration::ZERO);
             assert_eq!((first, second), (Some(libc::SIGHUP), Some(taken)));
-            assert_eq!(held.take(Duration::from_micros(1)), None, "the program has blocked it");
-            drop(held);
+            assert_eq!(blocked_signals.take(Duration::from_micros(1)), None, "the program has blocked it");
+            drop(blocked_signals);
             assert_eq!(RUN.load(Ordering::SeqCst), 0);
-            assert!(asks_to_end(libc::SIGHUP) && !asks_to_end(taken));
+            assert!(requests_end(libc::SIGHUP) && !requests_end(taken));
             action.sa_sigaction = libc::SIG_IGN;
             assert_eq!(libc::sigaction(libc::SIGHUP, &action, std::ptr::null_mut()), 0);
-            assert!(!asks_to_end(libc::SIGHUP));
+            assert!(!requests_end(libc::SIGHUP));
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::os::own;
 use crate::os::uses::Use;
 use crate::queues;
 use crate::runtime::Runtime;
-use crate::settling::wake_sleepers;
 use crate::socket::Socket;
+use crate::switching::wake_sleepers;
 use crate::wait::block_in_poll;
 use crate::watchers::{self, Registration, Sleeper};
 
@@ -121,7 +121,7 @@ impl StreamWait<'_> {
         } else {
             if alone && self.link.cq() == endpoint.control_cq() {
                 // The helper need not wake up for this thread's stream.
-                queues::settle(endpoint, self.link, self.cell);
+                queues::reassign(endpoint, self.link, self.cell);
             }
             let waited = self.sleep_on_queue_pair(endpoint, &ready);
             drop(on_link);

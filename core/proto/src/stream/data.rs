@@ -21,7 +21,7 @@ impl Stream {
             RxState::Replay(until) if self.rx.position >= until => self.rx.state = RxState::Anchor,
             _ => {}
         }
-        if self.link.attempt != Attempt::Settled {
+        if self.link.attempt != Attempt::Idle {
             self.take_up();
         }
     }
@@ -127,7 +127,7 @@ impl Stream {
     /// The application has taken `len` bytes from the ring.
     #[inline]
     pub fn consume(&mut self, len: u32) -> Credit {
-        let Some(ring) = &mut self.rx.ring else { return Credit { consumed: 0, tell: false, give: false } };
+        let Some(ring) = &mut self.rx.ring else { return Credit { consumed: 0, announce: false, give: false } };
         ring.consume(len);
         self.rx.position += u64::from(len);
         let (consumed, available, half) = (ring.consumed(), ring.available(), ring.len() / 2);
@@ -136,11 +136,11 @@ impl Stream {
         }
         //= spec §4.6.3
         //# After its CLOSE, and after the death of the link, a side writes no more to the peer's memory.
-        let tell = self.link.alive && !self.link.ours.usage.is_closed();
+        let announce = self.link.alive && !self.link.ours.usage.is_closed();
         //= spec §5.2.4
         //# A receiver that got CREDIT_WANT sends CREDIT_GIVE when at least half of the ring is free.
-        let give = self.link.peer.wants_credit && tell && available <= half;
+        let give = self.link.peer.wants_credit && announce && available <= half;
         self.link.peer.wants_credit &= !give;
-        Credit { consumed, tell, give }
+        Credit { consumed, announce, give }
     }
 }

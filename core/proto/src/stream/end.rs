@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::ring::RxRing;
 use crate::stream::state::{Attempt, Cause, Failed, Shutdown, SlotUse, Socket};
 use crate::stream::{Control, Failure, PeerFin, Phase, Revival, Role, RxState, Stream, TxState};
-use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
+use crate::wire::{MessageKind, Record, RecordKind, CORKED_REWIND};
 use crate::Reason;
 
 /// How long a closed stream may linger without progress. As long as the kernel repeats an orphan's bytes: 8 times
@@ -23,12 +23,12 @@ impl Stream {
         if self.tx.state == TxState::Pledged {
             self.void_pledge();
         }
-        self.note_refusal();
+        self.record_refusal();
         self.try_fin();
     }
 
     /// From now on incoming bytes have no reader, if both directions have ended and a marker may come.
-    fn note_refusal(&mut self) {
+    fn record_refusal(&mut self) {
         self.rx.refuses = matches!(self.rx.state, RxState::Expect(_)) && self.takes_no_data();
     }
 
@@ -40,7 +40,7 @@ impl Stream {
         }
         self.rx.shutdown = Shutdown::Pending;
         self.withdraw();
-        self.note_refusal();
+        self.record_refusal();
         self.try_fin();
     }
 
@@ -59,7 +59,7 @@ impl Stream {
     }
 
     /// The last holder closes the socket. Unread bytes in the ring make it a reset, as the kernel does; and so does
-    /// `reset` (SO_LINGER 0). Keep feeding the stream until [`holds_slot`](Stream::holds_slot) and
+    /// `reset` (SO_LINGER 0). Keep feeding the stream until [`uses_slot`](Stream::uses_slot) and
     /// [`must_linger`](Stream::must_linger) are false, and meanwhile discard bytes that come as
     /// [`RxSource::Anchor`](crate::RxSource).
     pub fn close(&mut self, reset: bool) {
@@ -86,7 +86,7 @@ impl Stream {
             self.socket = Socket::Closed;
             if unread && self.link.alive {
                 self.push_control(Control::Signal(MessageKind::Reset));
-                self.note_failure(Failure::PeerReset);
+                self.record_failure(Failure::PeerReset);
             } else {
                 self.shutdown_write();
             }
@@ -202,7 +202,7 @@ impl Stream {
         if self.link.alive && self.link.peer.name.is_some() && self.phase() != Phase::Plain {
             self.push_control(Control::Signal(MessageKind::Reset));
         }
-        self.note_failure(Failure::PeerReset);
+        self.record_failure(Failure::PeerReset);
         if self.socket == Socket::Open {
             self.socket = Socket::Closed;
         }
@@ -248,7 +248,7 @@ impl Stream {
                 // its consumed position.
                 let died = !self.fin_received() || self.tx.state != TxState::Link && self.unconsumed() > 0;
                 if died && !self.peer_has_answered() {
-                    self.note_failure(Failure::PeerReset);
+                    self.record_failure(Failure::PeerReset);
                 } else {
                     self.tx.state = TxState::Anchor;
                 }
@@ -259,10 +259,10 @@ impl Stream {
     }
 
     /// As [`handle_anchor_end`](Stream::handle_anchor_end) by FIN, where every message that the peer has ever sent is
-    /// handled, however it ended. `held` is the word at `HELD_WORD`: the position after the bytes that the peer had
+    /// handled, however it ended. `corked` is the word at `CORKED_WORD`: the position after the bytes that the peer had
     /// written and not announced.
-    pub fn handle_last_end(&mut self, held: u64) {
-        self.take_held(held);
+    pub fn handle_last_end(&mut self, corked: u64) {
+        self.take_corked(corked);
         let judges = !self.peer_is_done() && !self.peer_has_answered();
         if self.rx.state == RxState::Link && self.tx.state == TxState::Link && judges {
             //= spec §4.7.4
@@ -272,7 +272,7 @@ impl Stream {
             if self.unconsumed() == 0 {
                 self.rx.fin = PeerFin::Received;
             } else {
-                self.note_failure(Failure::PeerReset);
+                self.record_failure(Failure::PeerReset);
             }
         }
         self.handle_anchor_end(false);
@@ -280,14 +280,14 @@ impl Stream {
 
     //= spec §5.1.5
     //# a peer that finds that the sender has died (§4.7.4) takes it as that message.
-    fn take_held(&mut self, held: u64) {
+    fn take_corked(&mut self, corked: u64) {
         if self.rx.state != RxState::Link || self.fin_received() || self.takes_no_data() {
             return;
         }
         let Some(ring) = &self.rx.ring else { return };
-        match u32::try_from((held & !HELD_REWIND).saturating_sub(ring.received())) {
+        match u32::try_from((corked & !CORKED_REWIND).saturating_sub(ring.received())) {
             Ok(0) => {}
-            Ok(len) => self.handle_data(len, held & HELD_REWIND != 0),
+            Ok(len) => self.handle_data(len, corked & CORKED_REWIND != 0),
             Err(_) => self.violate("more is held back than a ring has"),
         }
     }
@@ -429,7 +429,7 @@ impl Stream {
 
     pub(super) fn fail(&mut self, failure: Failure) {
         self.give_up(Reason::PledgeVoided);
-        self.note_failure(failure);
+        self.record_failure(failure);
         self.try_close();
     }
 }

@@ -228,15 +228,15 @@ impl SlotUse {
 pub(super) enum Attempt {
     /// Nothing.
     #[default]
-    Settled,
+    Idle,
     /// Opener: the link's answer to an OPEN whose pledge is void. ACCEPT is to be answered with CLOSE (SPEC §4.2.4).
     Voided,
     /// Acceptor: the application has not read everything before the opener's pledge, so OPEN is not answered (SPEC §4.2.7).
     /// With the nonce and the ring of this side.
-    HeldOpen { open: Open, nonce: Nonce, ring: RingDescriptor },
+    DeferredOpen { open: Open, nonce: Nonce, ring: RingDescriptor },
     /// Opener: the application has not read everything before the acceptor's pledge, so the marker is not written
     /// (SPEC §4.2.8).
-    HeldAccept(Accept),
+    DeferredAccept(Accept),
 }
 
 /// The progress of the shutdown of one direction by this side's application.

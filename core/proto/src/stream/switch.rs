@@ -17,12 +17,12 @@ impl Stream {
         self.tx.state == TxState::Anchor
             && self.rx.state == RxState::Anchor
             && self.anchor.records.is_empty()
-            && self.link.attempt == Attempt::Settled
+            && self.link.attempt == Attempt::Idle
             && !self.tx.shutdown.is_wanted()
             && !self.rx.shutdown.is_wanted()
             && !self.is_closed()
             && self.failed.is_none()
-            && !(self.link.alive && self.holds_slot())
+            && !(self.link.alive && self.uses_slot())
     }
 
     /// Opener: pledges the current position and sends OPEN. `slot` is ours on the link; `ring` our registered ring.
@@ -63,7 +63,7 @@ impl Stream {
         //= spec §4.2.7
         //# The acceptor answers OPEN when its application has read everything before the opener's pledge.
         if open.pledge > self.rx.position {
-            self.link.attempt = Attempt::HeldOpen { open: *open, nonce, ring };
+            self.link.attempt = Attempt::DeferredOpen { open: *open, nonce, ring };
         } else {
             self.grant(open, nonce, ring);
         }
@@ -97,7 +97,7 @@ impl Stream {
         //# The opener writes its marker when its application has read everything before the acceptor's pledge. Until then
         //# it may still void its own, and answers with CLOSE.
         if self.link.attempt != Attempt::Voided && accept.pledge > self.rx.position {
-            self.link.attempt = Attempt::HeldAccept(*accept);
+            self.link.attempt = Attempt::DeferredAccept(*accept);
         } else {
             self.switch_on(accept);
         }
@@ -107,13 +107,13 @@ impl Stream {
     #[cold]
     pub(super) fn take_up(&mut self) {
         match self.link.attempt {
-            Attempt::HeldOpen { open, nonce, ring } if open.pledge == self.rx.position => {
-                self.link.attempt = Attempt::Settled;
+            Attempt::DeferredOpen { open, nonce, ring } if open.pledge == self.rx.position => {
+                self.link.attempt = Attempt::Idle;
                 self.grant(&open, nonce, ring);
             }
-            Attempt::HeldOpen { open, .. } if open.pledge < self.rx.position => self.give_up(Reason::PledgeVoided),
-            Attempt::HeldAccept(accept) if accept.pledge <= self.rx.position => {
-                self.link.attempt = Attempt::Settled;
+            Attempt::DeferredOpen { open, .. } if open.pledge < self.rx.position => self.give_up(Reason::PledgeVoided),
+            Attempt::DeferredAccept(accept) if accept.pledge <= self.rx.position => {
+                self.link.attempt = Attempt::Idle;
                 self.switch_on(&accept);
             }
             _ => {}
@@ -123,24 +123,24 @@ impl Stream {
     /// Ends an attempt that has waited for the application, if there is one.
     pub(super) fn give_up(&mut self, reason: Reason) {
         match self.link.attempt {
-            Attempt::HeldOpen { open, .. } => {
-                self.link.attempt = Attempt::Settled;
+            Attempt::DeferredOpen { open, .. } => {
+                self.link.attempt = Attempt::Idle;
                 self.history.last_reason = reason;
                 if self.link.alive {
-                    let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: 0 };
+                    let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, redirect_port: 0 };
                     self.push_control(Control::Message(ControlMessage::Refuse(refuse)));
                 }
                 // The stream does not exist at the peer: the slot is free on both sides.
                 self.link.ours.usage.close();
                 self.link.peer.usage.close();
             }
-            Attempt::HeldAccept(_) => {
-                self.link.attempt = Attempt::Settled;
+            Attempt::DeferredAccept(_) => {
+                self.link.attempt = Attempt::Idle;
                 self.history.last_reason = reason;
                 self.tx.state = TxState::Anchor;
                 self.try_close();
             }
-            Attempt::Settled | Attempt::Voided => {}
+            Attempt::Idle | Attempt::Voided => {}
         }
     }
 
@@ -148,12 +148,12 @@ impl Stream {
     /// True: this side has closed its slot and the peer has not, so the slot stays taken; but the stream does not use
     /// it any more.
     pub fn abandon(&mut self) -> bool {
-        if matches!(self.link.attempt, Attempt::HeldOpen { .. }) {
+        if matches!(self.link.attempt, Attempt::DeferredOpen { .. }) {
             self.give_up(Reason::PeerBusy);
             return false;
         }
         let over = self.role == Role::Acceptor && self.is_plain() && self.controls.is_empty();
-        let left = over && self.link.ours.usage.is_closed() && self.holds_slot();
+        let left = over && self.link.ours.usage.is_closed() && self.uses_slot();
         self.link.alive &= !left;
         left
     }
@@ -166,7 +166,7 @@ impl Stream {
     /// A dead link brings no answer to an OPEN whose pledge is void.
     fn forget_answer(&mut self) {
         if self.link.attempt == Attempt::Voided && !self.link.alive {
-            self.link.attempt = Attempt::Settled;
+            self.link.attempt = Attempt::Idle;
         }
     }
 
@@ -174,7 +174,7 @@ impl Stream {
         //= spec §4.2.4
         //# An opener that has voided its pledge, or has read beyond the acceptor's, answers ACCEPT with CLOSE.
         if self.link.attempt == Attempt::Voided || accept.pledge < self.rx.position {
-            self.link.attempt = Attempt::Settled;
+            self.link.attempt = Attempt::Idle;
             self.tx.state = TxState::Anchor;
             self.history.last_reason = Reason::PledgeVoided;
             return self.try_close();
@@ -199,7 +199,7 @@ impl Stream {
         if self.role != Role::Opener || self.link.peer.name.is_some() || !self.awaits_answer() {
             return self.violate("REFUSE without OPEN");
         }
-        self.link.attempt = Attempt::Settled;
+        self.link.attempt = Attempt::Idle;
         self.tx.state = TxState::Anchor;
         self.history.last_reason = reason;
         // The stream does not exist at the peer: the slot is free on both sides.
@@ -212,7 +212,7 @@ impl Stream {
         if self.tx.state != TxState::Pledged {
             return;
         }
-        if self.is_held() {
+        if self.awaits_reader() {
             return self.give_up(Reason::PledgeVoided);
         }
         //= spec §4.2.5
@@ -305,12 +305,12 @@ impl Stream {
             //= spec §4.5.5
             //# A side that is to leave while it expects a marker, and has written none, sends DEMOTE too: a peer that
             //# waits for its application before it writes one gives up, as in 4.2.8.
-            self.tell_leaving();
+            self.announce_leaving();
         }
         self.try_demote();
     }
 
-    fn tell_leaving(&mut self) {
+    fn announce_leaving(&mut self) {
         if self.link.alive && self.link.ours.usage == SlotUse::Used {
             self.link.ours.usage.leave();
             self.push_control(Control::Signal(MessageKind::Demote));
@@ -350,7 +350,7 @@ impl Stream {
                 self.history.last_reason = reason;
                 if self.resets() && !self.link.alive {
                     // It will end with a reset anyway.
-                    self.note_failure(Failure::PeerReset);
+                    self.record_failure(Failure::PeerReset);
                 } else if self.peer_is_done() && !self.link.alive {
                     // Everything that it sent is here, and it is probably gone.
                     self.leave_to_drain();
@@ -379,7 +379,7 @@ impl Stream {
         let position = self.rx.ring.as_ref().map_or(self.rx.position, RxRing::consumed);
         let (end, token) = (self.tx.position, self.peer_nonce());
         self.push_record(Record { kind: RecordKind::Resume, position, end, token });
-        self.tell_leaving();
+        self.announce_leaving();
     }
 
     /// The peer's RESUME was read.

@@ -82,7 +82,7 @@ impl Stream {
     }
 
     /// The application has ended its direction, by `shutdown` or by closing, before anything else ended it.
-    pub fn has_said_fin(&self) -> bool {
+    pub fn has_closed_writing(&self) -> bool {
         self.tx.shutdown.is_wanted()
     }
 
@@ -171,7 +171,7 @@ impl Stream {
     }
 
     /// The stream fails; the directions that had ended before decide the error that the program gets.
-    pub(super) fn note_failure(&mut self, failure: Failure) {
+    pub(super) fn record_failure(&mut self, failure: Failure) {
         //= spec §4.8.4
         //# A stream that fails after both directions have ended reports no error; after the peer's alone, a broken
         //# pipe; otherwise a reset.

@@ -75,7 +75,7 @@ fn set_up(client: &End, server: &End) -> (Result<Link, LinkError>, Result<Link, 
 }
 
 #[test]
-fn two_that_have_the_same_key_or_none_share_a_link() {
+fn ends_with_the_same_key_or_none_share_a_link() {
     //= spec §2.5.2
     //= type=test
     //# The accepting side's HELLO carries its *proof*; the connecting side verifies that, and sends its own in PROOF
@@ -87,7 +87,7 @@ fn two_that_have_the_same_key_or_none_share_a_link() {
 }
 
 #[test]
-fn a_link_of_which_one_side_alone_has_a_key_is_refused() {
+fn a_link_with_a_key_on_one_side_only_is_refused() {
     //= spec §2.5.1
     //= type=test
     //# A link of which one side alone has a key is refused (§2.5.4).
@@ -175,7 +175,7 @@ fn a_proof_out_of_turn_is_a_violation() {
 }
 
 #[test]
-fn a_side_without_a_key_says_nothing_of_one() {
+fn a_side_without_a_key_shows_no_credential() {
     //= spec §2.5.1
     //= type=test
     //# A side with a pre-shared key announces that in its HELLO: *key* is 1, and *nonce* fresh for the link. Without

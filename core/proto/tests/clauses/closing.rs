@@ -11,9 +11,9 @@ fn close_is_the_last_message() {
     p.side[O].give_credit();
     p.flush();
     assert_eq!(p.signals_to(A), [MessageKind::Fin, MessageKind::Close]);
-    assert!(p.side[O].holds_slot());
-    p.settle();
-    assert!(!p.side[O].holds_slot() && !p.side[A].holds_slot());
+    assert!(p.side[O].uses_slot());
+    p.run_until_idle();
+    assert!(!p.side[O].uses_slot() && !p.side[A].uses_slot());
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn close_without_end_is_a_violation() {
     assert!(matches!(p.side[A].failure(), Some(Failure::Violation(_))));
     let mut p = Pair::promoted();
     p.side[O].close(false);
-    p.settle();
+    p.run_until_idle();
     assert_eq!(p.side[O].failure(), None);
 }
 
@@ -35,18 +35,18 @@ fn nothing_is_written_after_close_or_death() {
     //= type=test
     let mut p = Pair::promoted();
     p.write_linked(O, b"ab");
-    assert!(p.side[A].consume(1).tell);
+    assert!(p.side[A].consume(1).announce);
     p.side[O].close(false);
-    p.settle();
+    p.run_until_idle();
     // The last byte: CLOSE goes out with its consumption.
-    assert!(!p.side[A].consume(1).tell);
+    assert!(!p.side[A].consume(1).announce);
     p.flush();
     assert_eq!(p.signals_to(O), [MessageKind::Close]);
     let mut p = Pair::promoted();
     p.write_linked(O, b"ab");
     p.side[A].demote(Demotion::LinkFailed);
     p.side[A].handle_anchor_end(false);
-    assert!(!p.side[A].consume(1).tell);
+    assert!(!p.side[A].consume(1).announce);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_closed_side_lingers_and_replays() {
     for s in 0..2 {
         p.side[s].demote(Demotion::LinkFailed);
     }
-    p.settle();
+    p.run_until_idle();
     //= spec §4.8.9
     //= type=test
     //# For the same reason a side that has closed, and has nothing left to do on the anchor, ends it by closing it.
@@ -72,13 +72,13 @@ fn a_closed_side_lingers_and_replays() {
 }
 
 #[test]
-fn a_lingering_side_is_told_that_nothing_is_wanted() {
+fn the_end_of_the_anchor_releases_a_lingering_side() {
     //= spec §4.6.5
     //= type=test
     let mut p = Pair::promoted();
     p.write_linked(O, b"response");
     p.side[O].close(false);
-    p.settle();
+    p.run_until_idle();
     // The acceptor reads everything, and its CLOSE is lost with the link.
     p.side[A].consume(8);
     while p.side[A].poll_control().is_some() {}
@@ -101,11 +101,11 @@ fn close_waits_for_the_reader() {
     let mut p = Pair::promoted();
     p.write_linked(O, b"response");
     p.side[O].close(false);
-    p.settle();
-    assert!(p.side[O].must_linger() && p.side[A].holds_slot());
+    p.run_until_idle();
+    assert!(p.side[O].must_linger() && p.side[A].uses_slot());
     // Another process is about to use the descriptor.
     p.side[A].demote(Demotion::Requested(Reason::Shared));
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[A].is_plain());
     assert_eq!(p.read_plain(A), b"response");
 }
@@ -128,7 +128,7 @@ fn a_peer_that_has_read_everything_ends_the_anchor_in_good_order() {
         p.flush();
         p.deliver(O);
         ended(&mut p.side[O]);
-        assert_eq!((p.side[O].failure(), p.side[O].must_linger(), p.side[O].holds_slot()), (None, false, false));
+        assert_eq!((p.side[O].failure(), p.side[O].must_linger(), p.side[O].uses_slot()), (None, false, false));
     }
 }
 
@@ -139,10 +139,10 @@ fn memory_outlives_the_replay_from_it() {
     let mut p = Pair::promoted();
     p.write_linked(O, b"response");
     p.side[O].close(false);
-    p.settle();
+    p.run_until_idle();
     p.side[A].demote(Demotion::Requested(Reason::Shared));
-    p.settle();
-    assert!(!p.side[A].holds_slot() && p.side[A].needs_memory());
+    p.run_until_idle();
+    assert!(!p.side[A].uses_slot() && p.side[A].needs_memory());
     p.read_plain(A);
     assert!(!p.side[A].needs_memory());
 }
@@ -161,7 +161,7 @@ fn a_marker_is_consumed_before_the_anchor_is_closed() {
     assert!(p.side[A].must_linger() && p.anchor_ended[O]);
     p.peek(A);
     assert!(!p.side[A].must_linger() && p.anchor[A].is_empty());
-    p.settle();
+    p.run_until_idle();
     assert_eq!((p.read_plain(O), p.side[O].failure()), (b"response".to_vec(), None));
 }
 
@@ -184,6 +184,6 @@ fn an_aborted_opener_answers_accept_with_close() {
     p.deliver(A);
     p.deliver(O);
     assert_eq!(p.signals_to(A), [MessageKind::Close]);
-    p.settle();
-    assert!(!p.side[O].holds_slot() && !p.side[A].holds_slot());
+    p.run_until_idle();
+    assert!(!p.side[O].uses_slot() && !p.side[A].uses_slot());
 }

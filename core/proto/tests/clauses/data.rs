@@ -3,14 +3,14 @@ use netacc_proto::{Failure, MessageKind};
 use crate::pair::{Pair, A, O, RING};
 
 #[test]
-fn zero_tells_nothing() {
+fn zero_carries_no_information() {
     //= spec §5.2.1
     //= type=test
     let mut p = Pair::new(false);
     p.write_plain(O, b"before");
     p.read_plain(A);
     p.open();
-    p.settle();
+    p.run_until_idle();
     p.write_linked(O, b"x");
     assert!(!p.side[O].handle_consumed(0) && p.side[O].failure().is_none());
     assert!(p.side[O].handle_consumed(7));
@@ -19,7 +19,7 @@ fn zero_tells_nothing() {
 }
 
 #[test]
-fn credit_is_asked_for_once_and_given_at_half() {
+fn credit_is_requested_once_and_given_at_half() {
     //= spec §5.2.3, §5.2.4
     //= type=test
     let mut p = Pair::promoted();
@@ -43,20 +43,20 @@ fn credit_is_asked_for_once_and_given_at_half() {
 }
 
 #[test]
-fn a_receiver_may_tell_late() {
+fn a_receiver_may_announce_late() {
     //= spec §5.2.5
     //= type=test
     // Told only in quarters, the sender still never stalls permanently: at most a quarter more is free.
     let mut p = Pair::promoted();
-    let (quarter, mut told) = (RING / 4, 0);
+    let (quarter, mut reported) = (RING / 4, 0);
     for _ in 0..1000 {
-        p.side[O].handle_consumed(told);
+        p.side[O].handle_consumed(reported);
         let n = p.side[O].claim(100).len;
         assert!(n > 0);
         p.write_linked(O, &vec![1; n as usize]);
         let credit = p.side[A].consume(n);
-        if credit.consumed - told >= u64::from(quarter) {
-            told = credit.consumed;
+        if credit.consumed - reported >= u64::from(quarter) {
+            reported = credit.consumed;
         }
     }
 }

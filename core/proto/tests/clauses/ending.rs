@@ -7,12 +7,12 @@ fn deaf(side: usize) -> Pair {
     let mut p = Pair::promoted();
     p.side[side].shutdown_read();
     p.side[side].shutdown_write();
-    p.settle();
+    p.run_until_idle();
     p
 }
 
 #[test]
-fn shut_down_reading_is_told_once_and_first() {
+fn shut_down_reading_is_announced_once_and_first() {
     //= spec §4.8.1
     //= type=test
     let mut p = Pair::promoted();
@@ -24,14 +24,14 @@ fn shut_down_reading_is_told_once_and_first() {
     // Alone it changes nothing.
     let mut p = Pair::promoted();
     p.side[O].shutdown_read();
-    p.settle();
+    p.run_until_idle();
     assert_eq!((p.side[A].tx_sink(), p.side[O].rx_source()), (TxSink::Link, RxSource::Eof));
     p.write_linked(A, b"late");
     assert_eq!((p.side[O].rx_source(), p.side[O].available(), p.side[O].failure()), (RxSource::Link, 4, None));
 }
 
 #[test]
-fn data_for_who_reads_no_more_is_a_reset() {
+fn data_for_a_side_that_reads_no_more_is_a_reset() {
     //= spec §4.8.2
     //= type=test
     let mut p = Pair::promoted();
@@ -48,14 +48,14 @@ fn data_for_who_reads_no_more_is_a_reset() {
     let mut p = Pair::promoted();
     p.side[O].shutdown_read();
     p.side[A].shutdown_write();
-    p.settle();
+    p.run_until_idle();
     p.side[O].shutdown_write();
-    p.settle();
+    p.run_until_idle();
     assert_eq!((p.side[O].failure(), p.side[A].failure()), (None, None));
 }
 
 #[test]
-fn bytes_instead_of_a_marker_for_who_reads_no_more_are_a_reset() {
+fn bytes_instead_of_a_marker_for_a_side_that_reads_no_more_are_a_reset() {
     //= spec §4.8.2
     //= type=test
     // The acceptor has pledged that it expects a marker; the opener writes, and so voids its pledge.
@@ -71,40 +71,40 @@ fn bytes_instead_of_a_marker_for_who_reads_no_more_are_a_reset() {
         p
     };
     let mut p = shut_down(true);
-    p.settle();
+    p.run_until_idle();
     assert_eq!((p.side[A].error(), p.side[A].tx_sink()), (Some(SocketError::Reset), TxSink::Closed));
     // Or the peer announces first that no marker will come.
     let mut p = shut_down(true);
     p.deliver(O);
     p.deliver(A);
-    p.settle();
+    p.run_until_idle();
     assert_eq!(p.side[A].error(), Some(SocketError::Reset));
     // Reading alone: they can be read.
     let mut p = shut_down(false);
-    p.settle();
+    p.run_until_idle();
     assert_eq!((p.side[A].failure(), p.read_plain(A).len()), (None, 57));
 }
 
 #[test]
-fn a_write_to_who_reads_no_more_is_a_reset() {
+fn a_write_to_a_side_that_reads_no_more_is_a_reset() {
     //= spec §4.8.3
     //= type=test
     let mut closed = Pair::promoted();
     closed.side[O].close(false);
-    closed.settle();
-    for (mut p, told) in [(closed, None), (deaf(O), Some(SocketError::Reset))] {
+    closed.run_until_idle();
+    for (mut p, reported) in [(closed, None), (deaf(O), Some(SocketError::Reset))] {
         assert_eq!((p.side[A].tx_sink(), p.side[A].is_over()), (TxSink::Refused, false));
         p.side[A].refuse_write(1);
-        p.settle();
+        p.run_until_idle();
         // A peer that has closed may not have learned of it.
-        assert_eq!((p.side[A].is_over(), p.side[O].error()), (true, told));
+        assert_eq!((p.side[A].is_over(), p.side[O].error()), (true, reported));
         assert_eq!(p.side[A].tx_sink(), TxSink::Closed);
         assert_eq!((p.side[A].take_error(), p.side[A].take_error()), (Some(SocketError::Pipe), None));
         assert_eq!((p.side[A].rx_source(), p.side[A].no_more_in()), (RxSource::Eof, true));
         p.side[A].close(false);
         p.side[O].close(false);
-        p.settle();
-        assert!(!p.side[O].holds_slot() && !p.side[A].holds_slot());
+        p.run_until_idle();
+        assert!(!p.side[O].uses_slot() && !p.side[A].uses_slot());
     }
     // While the path changes, the anchor's state decides.
     let mut p = deaf(O);
@@ -113,17 +113,17 @@ fn a_write_to_who_reads_no_more_is_a_reset() {
 }
 
 #[test]
-fn what_had_ended_decides_what_a_failure_says() {
+fn the_ended_directions_decide_the_error_of_a_failure() {
     //= spec §4.8.4
     //= type=test
-    let said = |peer_ended: bool, we_ended: bool| {
+    let errors_of = |peer_ended: bool, we_ended: bool| {
         let mut p = Pair::promoted();
         for (side, ends) in [(A, peer_ended), (O, we_ended)] {
             if ends {
                 p.side[side].shutdown_write();
             }
         }
-        p.settle();
+        p.run_until_idle();
         assert_eq!(p.side[O].is_over(), peer_ended && we_ended);
         p.side[O].handle_signal(MessageKind::Reset);
         assert!(p.side[O].is_over());
@@ -133,10 +133,10 @@ fn what_had_ended_decides_what_a_failure_says() {
         (before, error)
     };
     let failed = RxSource::Failed(Failure::PeerReset);
-    assert_eq!(said(false, false), (failed, Some(SocketError::Reset)));
-    assert_eq!(said(false, true), (failed, Some(SocketError::Reset)));
-    assert_eq!(said(true, false), (RxSource::Eof, Some(SocketError::Pipe)));
-    assert_eq!(said(true, true), (RxSource::Eof, None));
+    assert_eq!(errors_of(false, false), (failed, Some(SocketError::Reset)));
+    assert_eq!(errors_of(false, true), (failed, Some(SocketError::Reset)));
+    assert_eq!(errors_of(true, false), (RxSource::Eof, Some(SocketError::Pipe)));
+    assert_eq!(errors_of(true, true), (RxSource::Eof, None));
 }
 
 #[test]
@@ -146,9 +146,9 @@ fn reading_is_shut_down_on_the_anchor_too() {
     let mut p = Pair::promoted();
     p.write_linked(A, b"unread");
     p.side[O].shutdown_read();
-    p.settle();
+    p.run_until_idle();
     p.side[O].demote(netacc_proto::Demotion::Requested(Reason::Requested));
-    p.settle();
+    p.run_until_idle();
     // The kernel would take an end for one of the replay.
     assert!(!p.anchor_read_shut[O]);
     assert_eq!(p.read_plain(O), b"unread");
@@ -186,7 +186,7 @@ fn an_ended_stream_is_given_back() {
     for unread in [false, true] {
         let mut p = deaf(O);
         p.side[A].refuse_write(1);
-        p.settle();
+        p.run_until_idle();
         if unread {
             p = Pair::promoted();
             p.write_linked(O, b"x");
@@ -202,43 +202,43 @@ fn an_ended_stream_is_given_back() {
 }
 
 #[test]
-fn what_nobody_has_read_comes_again_before_a_reset() {
+fn unread_bytes_are_replayed_before_a_reset() {
     //= spec §4.8.7, §4.8.8
     //= type=test
     // It closes with unread bytes; or bytes arrive after it has closed.
     for refused in [false, true] {
-        for told in [false, true] {
+        for reported in [false, true] {
             let mut p = Pair::promoted();
             p.write_linked(O, b"last words");
             if !refused {
                 p.write_linked(A, b"unread");
             }
             p.side[O].close(false);
-            p.settle();
+            p.run_until_idle();
             if refused {
                 p.side[A].refuse_write(1);
-                p.settle();
+                p.run_until_idle();
             }
             assert!(p.side[A].has_ended() && p.side[O].resets() && p.side[O].must_linger());
-            if told {
+            if reported {
                 assert!(p.side[A].take_error().is_some());
             }
             assert!(p.side[A].revive());
-            assert_eq!(p.side[A].revived(), Some(if told { Revival::Reported } else { Revival::Unreported }));
+            assert_eq!(p.side[A].revived(), Some(if reported { Revival::Reported } else { Revival::Unreported }));
             p.side[A].demote(netacc_proto::Demotion::Requested(Reason::Requested));
-            p.settle();
+            p.run_until_idle();
             assert_eq!(p.read_plain(A), b"last words");
             assert!(p.side[A].is_plain() && !p.side[O].must_linger() && p.side[O].resets());
-            assert_eq!((p.side[O].has_said_fin(), p.anchor_ended[A]), (refused, false));
+            assert_eq!((p.side[O].has_closed_writing(), p.anchor_ended[A]), (refused, false));
         }
     }
     // A side that has read everything frees its slot.
     let mut p = Pair::promoted();
     p.write_linked(O, b"x");
     p.side[O].close(true);
-    p.settle();
+    p.run_until_idle();
     p.side[A].consume(1);
-    p.settle();
+    p.run_until_idle();
     assert_eq!((p.side[O].must_linger(), p.side[A].revive()), (false, false));
     // It comes while the stream leaves the link.
     let mut p = Pair::promoted();
@@ -249,22 +249,22 @@ fn what_nobody_has_read_comes_again_before_a_reset() {
 
 /// Breaks if the CLOSE with which a side frees its slot once it has left were taken for one of a closed socket.
 #[test]
-fn whoever_has_left_gets_again_what_it_has_not_read() {
+fn a_side_that_has_left_gets_its_unread_bytes_again() {
     //= spec §4.8.8
     //= type=test
     let mut p = Pair::promoted();
     p.write_linked(O, b"last words");
     p.side[O].shutdown_read();
     p.side[O].shutdown_write();
-    p.settle();
+    p.run_until_idle();
     p.side[A].refuse_write(1);
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[O].failure().is_some() && p.side[O].revive());
     p.side[O].demote(netacc_proto::Demotion::Requested(Reason::Requested));
     p.flush();
     // Its CLOSE is handled before its RESUME.
     p.peek(A);
-    p.settle();
+    p.run_until_idle();
     assert_eq!(p.read_plain(A), b"last words");
 }
 
@@ -275,10 +275,10 @@ fn a_revived_stream_ends_on_the_anchor_as_it_did_on_the_link() {
     for leaver in [A, O] {
         let mut p = deaf(O);
         p.side[A].refuse_write(1);
-        p.settle();
+        p.run_until_idle();
         assert!(p.side[O].failure().is_some() && p.side[leaver].revive());
         p.side[leaver].demote(netacc_proto::Demotion::Requested(Reason::Requested));
-        p.settle();
+        p.run_until_idle();
         assert!(p.side[A].is_plain() && p.side[O].is_plain() && p.anchor_read_shut[O] && p.anchor_ended[A]);
         assert_eq!([A, O].map(|side| p.side[side].revived()), [Some(Revival::Unreported); 2]);
     }

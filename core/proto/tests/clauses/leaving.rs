@@ -1,6 +1,6 @@
 use netacc_proto::{
     Demotion, Failure, MessageKind, PeerFin, Phase, Reason, Record, RecordKind, RecordVerdict, RxSource, SocketError,
-    TcpState, TxSink, HELD_REWIND,
+    TcpState, TxSink, CORKED_REWIND,
 };
 
 use crate::pair::{Pair, A, NONCE, O};
@@ -8,7 +8,7 @@ use crate::pair::{Pair, A, NONCE, O};
 const REQUEST: Demotion = Demotion::Requested(Reason::Requested);
 
 #[test]
-fn both_replay_what_the_other_has_not_consumed() {
+fn both_sides_replay_unconsumed_bytes() {
     //= spec §4.5.1, §4.5.4
     //= type=test
     let mut p = Pair::promoted();
@@ -19,13 +19,13 @@ fn both_replay_what_the_other_has_not_consumed() {
     assert_eq!((p.side[O].tx_sink(), p.side[O].rx_source()), (TxSink::Wait, RxSource::Record));
     p.flush();
     assert_eq!((p.record_to(A), p.signals_to(A)), (Some(RecordKind::Resume), vec![MessageKind::Demote]));
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[O].is_plain() && p.side[A].is_plain());
     assert_eq!(p.read_plain(A), b"the acceptor");
     assert_eq!(p.read_plain(O), b"to the opener");
     assert!(p.side[O].may_promote() && p.side[A].may_promote());
     p.open();
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[O].is_linked() && p.side[A].is_linked());
 }
 
@@ -39,7 +39,7 @@ fn bytes_that_could_be_read_are_awaited_until_they_have_come_again() {
     }
     // The side that had nothing to read is owed nothing.
     assert!(p.side[A].awaits_replay() && !p.side[O].awaits_replay());
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[A].is_plain() && p.side[A].awaits_replay());
     assert_eq!(p.read_plain(A), b"seen");
     assert!(!p.side[A].awaits_replay());
@@ -52,12 +52,12 @@ fn a_fin_comes_again_on_the_anchor() {
     let mut p = Pair::promoted();
     p.write_linked(O, b"last");
     p.side[O].shutdown_write();
-    p.settle();
+    p.run_until_idle();
     assert_eq!(p.side[A].peer_fin(), PeerFin::Received);
     for s in 0..2 {
         p.side[s].demote(Demotion::LinkFailed);
     }
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[A].peer_fin() != PeerFin::Received && p.anchor_ended[A]);
     assert_eq!(p.read_plain(A), b"last");
 }
@@ -76,7 +76,7 @@ fn without_an_answer_the_pledge_is_void() {
     p.deliver(O);
     p.side[O].demote(REQUEST);
     assert_eq!(p.side[O].phase(), Phase::Promoting);
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[O].is_plain() && p.side[A].is_plain());
 }
 
@@ -123,7 +123,7 @@ fn a_dead_peer_is_a_reset_after_what_it_sent() {
     }
     let mut p = Pair::promoted();
     p.side[O].shutdown_write();
-    p.settle();
+    p.run_until_idle();
     p.side[A].handle_anchor_end(false);
     assert_eq!((p.side[A].rx_source(), p.side[A].tx_sink()), (RxSource::Eof, TxSink::Refused));
 }
@@ -135,7 +135,7 @@ fn a_peer_that_dies_while_replaying_is_a_reset() {
     let mut p = Pair::promoted();
     p.write_linked(O, b"12345");
     p.side[A].demote(REQUEST);
-    p.settle();
+    p.run_until_idle();
     p.anchor[A].truncate(3);
     assert_eq!(p.side[A].rx_source(), RxSource::Anchor(5));
     assert_eq!(p.read_plain(A), b"123");
@@ -144,7 +144,7 @@ fn a_peer_that_dies_while_replaying_is_a_reset() {
 }
 
 #[test]
-fn what_had_arrived_before_a_reset_can_be_read() {
+fn bytes_that_arrived_before_a_reset_can_be_read() {
     //= spec §4.7.3
     //= type=test
     for demoted in [false, true] {
@@ -193,12 +193,12 @@ fn a_link_that_loses_nothing_ends_as_the_kernel_would() {
     //= spec §5.1.5
     //= type=test
     //# a peer that finds that the sender has died (§4.7.4) takes it as that message.
-    for (held, available) in [(0, 0), (4, 0), (10, 6), (4 | HELD_REWIND, 0), (10 | HELD_REWIND, 6)] {
+    for (corked, available) in [(0, 0), (4, 0), (10, 6), (4 | CORKED_REWIND, 0), (10 | CORKED_REWIND, 6)] {
         let mut p = Pair::promoted();
         let base = p.side[A].positions().1;
         p.write_linked(O, b"some");
         p.side[A].consume(4);
-        p.side[A].handle_last_end(base + held);
+        p.side[A].handle_last_end(base + corked);
         assert_eq!(p.side[A].available(), available);
         p.side[A].consume(available);
         assert_eq!(p.side[A].rx_source(), RxSource::Eof);
@@ -215,7 +215,7 @@ fn a_link_that_loses_nothing_ends_as_the_kernel_would() {
             p.side[O].shutdown_write();
         }
         p.write_linked(A, b"unread");
-        p.settle();
+        p.run_until_idle();
         p.side[A].handle_last_end(0);
         assert_eq!(p.side[A].take_error(), Some(error));
     }
@@ -227,7 +227,7 @@ fn a_link_that_loses_nothing_ends_as_the_kernel_would() {
 }
 
 #[test]
-fn a_side_that_expects_a_marker_says_that_it_leaves() {
+fn a_side_that_expects_a_marker_announces_that_it_leaves() {
     //= spec §4.5.5
     //= type=test
     let mut p = Pair::new(false);
@@ -236,10 +236,10 @@ fn a_side_that_expects_a_marker_says_that_it_leaves() {
     p.open();
     p.deliver(A);
     p.deliver(O);
-    assert!(p.side[O].is_held());
+    assert!(p.side[O].awaits_reader());
     p.side[A].demote(REQUEST);
     p.side[A].demote(REQUEST);
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[A].is_plain() && p.side[O].is_plain());
     assert_eq!((p.side[O].promotions(), p.read_plain(O)), (0, b"unread".to_vec()));
 }

@@ -42,7 +42,7 @@ impl Pair {
     pub(crate) fn promoted() -> Pair {
         let mut p = Pair::new(false);
         p.open();
-        p.settle();
+        p.run_until_idle();
         assert!(p.side[O].is_linked() && p.side[A].is_linked());
         p
     }
@@ -127,7 +127,7 @@ impl Pair {
     }
 
     /// Everything that happens by itself.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_until_idle(&mut self) {
         for _ in 0..8 {
             for s in 0..2 {
                 self.deliver(s);

@@ -55,7 +55,7 @@ fn hints_are_believed_where_they_may_be() {
     assert_eq!((p.side[A].tx_sink(), p.side[A].rx_source()), (TxSink::Link, RxSource::Record));
     p.deliver(O);
     assert_eq!(p.side[O].tx_sink(), TxSink::Link);
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[O].is_linked() && p.side[A].is_linked());
 }
 
@@ -121,7 +121,7 @@ fn reading_beyond_the_answer_is_answered_with_close() {
     assert_eq!(p.read_plain(O), b"y");
     p.deliver(O);
     assert_eq!(p.signals_to(A), [MessageKind::Close]);
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[O].is_plain() && p.side[A].is_plain());
 }
 
@@ -136,8 +136,8 @@ fn application_bytes_at_the_pledge_end_the_attempt() {
     assert_eq!(p.peek(A), Some(RecordVerdict::Plain));
     assert!(p.side[A].is_plain());
     assert_eq!(p.read_plain(A).len(), 57);
-    p.settle();
-    assert!(p.side[O].is_plain() && !p.side[O].holds_slot() && !p.side[A].holds_slot());
+    p.run_until_idle();
+    assert!(p.side[O].is_plain() && !p.side[O].uses_slot() && !p.side[A].uses_slot());
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_marker_has_nothing_unread_before_it() {
         (TxSink::Anchor, Some(Control::Signal(MessageKind::Close)))
     );
     assert_eq!(p.read_plain(O), b"answer");
-    p.settle();
+    p.run_until_idle();
     assert!(p.side[O].is_linked() && p.side[A].is_linked());
 }
 
@@ -230,7 +230,7 @@ fn a_write_that_fails_leaves_the_pledge() {
         p.side[A].void_pledge();
         assert_eq!(p.side[A].tx_sink(), TxSink::Anchor, "the application may write");
         before(&mut p);
-        p.settle();
+        p.run_until_idle();
         (p.side[O].is_linked(), p.side[A].is_linked(), p.side[A].is_plain())
     };
     assert_eq!(answered(|_| {}), (true, true, false));
@@ -255,7 +255,7 @@ fn an_attempt_that_waits_for_the_application_can_be_given_up() {
         p.open();
         p.deliver(A);
         give_up(&mut p.side[A]);
-        assert!(p.side[A].is_plain() && !p.side[A].holds_slot());
+        assert!(p.side[A].is_plain() && !p.side[A].uses_slot());
         assert!(matches!(p.side[A].poll_control(), Some(Control::Message(ControlMessage::Refuse(_)))));
     }
 }

@@ -38,7 +38,7 @@ impl Model for Switching {
                     !us.eof || us.closed || (peer.shut || peer.crashed) && us.read == peer.wrote
                 })
             }),
-            Property::<Self>::always("no deadlock", |m, w| !quiescent(&m.0, w) || settled(w)),
+            Property::<Self>::always("no deadlock", |m, w| !quiescent(&m.0, w) || is_complete(w)),
         ];
         if self.0.gentle {
             all.push(Property::<Self>::always("no side fails", |_, w| {
@@ -93,7 +93,7 @@ pub(crate) fn quiescent(bounds: &Bounds, w: &World) -> bool {
 }
 
 /// Everything delivered, and nothing half done.
-pub(crate) fn settled(w: &World) -> bool {
+pub(crate) fn is_complete(w: &World) -> bool {
     (0..2).all(|s| delivered(w, s) && at_rest(w, s) && (w.side[s].crashed || !w.side[s].asleep))
 }
 
@@ -112,13 +112,13 @@ fn at_rest(w: &World, s: usize) -> bool {
         return true;
     }
     if us.closed {
-        return (us.anchor_closed || silent(w, s)) && !us.stream.holds_slot();
+        return (us.anchor_closed || silent(w, s)) && !us.stream.uses_slot();
     }
     if peer.closed || peer.crashed {
         return matches!(us.stream.phase(), Phase::Plain | Phase::Linked | Phase::Promoting);
     }
     match us.stream.phase() {
-        Phase::Plain => us.stream.is_plain() && !us.stream.holds_slot(),
+        Phase::Plain => us.stream.is_plain() && !us.stream.uses_slot(),
         Phase::Linked => us.stream.is_linked() && peer.stream.is_linked(),
         Phase::Promoting => silent(w, s),
         Phase::Resuming => false,
@@ -131,7 +131,7 @@ fn silent(w: &World, s: usize) -> bool {
     let (us, opener) = (&w.side[s], &w.side[OPENER]);
     s == ACCEPTOR
         && us.stream.phase() == Phase::Promoting
-        && !us.stream.holds_slot()
+        && !us.stream.uses_slot()
         && opener.stream.is_plain()
         && !opener.shut
 }

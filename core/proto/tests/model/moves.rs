@@ -49,7 +49,7 @@ impl World {
                         side.outgoing = attempt;
                     }
                     Err(reason) => {
-                        let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: 0 };
+                        let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, redirect_port: 0 };
                         self.post(bounds, s, k, Message::Control(ControlMessage::Refuse(refuse)));
                     }
                 }
@@ -222,8 +222,8 @@ impl World {
                 let byte = self.side[s].region.bytes[span.offset as usize];
                 let credit = self.side[s].stream.consume(1);
                 self.taken(s, byte);
-                if credit.tell && bounds.mutant != Some(Mutant::NoCredit) {
-                    self.tell(bounds, s, credit.consumed as u8);
+                if credit.announce && bounds.mutant != Some(Mutant::NoCredit) {
+                    self.write_credit(bounds, s, credit.consumed as u8);
                 }
                 if credit.give {
                     self.side[s].stream.give_credit();
@@ -246,7 +246,7 @@ impl World {
     }
 
     /// Writes the credit word in the peer's region.
-    fn tell(&mut self, _: &Bounds, s: usize, consumed: u8) {
+    fn write_credit(&mut self, _: &Bounds, s: usize, consumed: u8) {
         let Some(k) = self.side[s].link else { return };
         let attempt = self.side[s].outgoing;
         let peer = &mut self.side[1 - s];
@@ -324,7 +324,7 @@ impl World {
     }
 
     /// The work of a driver after every change.
-    pub(crate) fn settle(&mut self, bounds: &Bounds, s: usize) {
+    pub(crate) fn drive(&mut self, bounds: &Bounds, s: usize) {
         if self.side[s].crashed {
             return;
         }
@@ -348,7 +348,7 @@ impl World {
         let side = &mut self.side[s];
         side.asleep &= side.stream.tx_sink() == TxSink::Link;
         let queued = side.stream.has_control();
-        if side.link.is_some() && !queued && !side.stream.holds_slot() && !side.stream.needs_memory() {
+        if side.link.is_some() && !queued && !side.stream.uses_slot() && !side.stream.needs_memory() {
             side.link = None;
             side.region = Region::default();
             side.outgoing = 0;

@@ -1,6 +1,6 @@
 //! Schedules that once failed, as the checker (or a reader) found them. Each ends in a settled world.
 
-use crate::check::{quiescent, settled};
+use crate::check::{is_complete, quiescent};
 use crate::world::{Bounds, Step, Step::*, World};
 
 /// Takes `steps`, as far as the world still offers them, and then everything that happens by itself.
@@ -27,7 +27,7 @@ fn replay(bounds: Bounds, steps: &[Step]) -> World {
         world.reading_steps(&mut steps);
         steps.into_iter().for_each(|step| take(&mut world, step));
     }
-    assert!(settled(&world), "{world:#?}");
+    assert!(is_complete(&world), "{world:#?}");
     world
 }
 

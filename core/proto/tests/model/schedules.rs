@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::check::{quiescent, settled};
+use crate::check::{is_complete, quiescent};
 use crate::world::{Bounds, Step, World};
 
 /// Takes steps chosen by `choices`, then lets everything that happens by itself happen.
@@ -25,7 +25,7 @@ fn run(bounds: &Bounds, choices: &[u16]) -> Result<(), TestCaseError> {
         take(bounds, &mut world, step)?;
     }
     drain(bounds, &mut world)?;
-    prop_assert!(settled(&world), "not settled: {world:?}");
+    prop_assert!(is_complete(&world), "not settled: {world:?}");
     Ok(())
 }
 

@@ -268,7 +268,7 @@ impl World {
         let mut next = self.clone();
         next.take(bounds, step)?;
         for s in 0..2 {
-            next.settle(bounds, s);
+            next.drive(bounds, s);
         }
         (next != *self).then_some(next)
     }

@@ -192,20 +192,20 @@ class Differential:
     def check_all(self, programs: Iterable[Program]) -> Iterator[tuple[int, Verdict]]:
         """Many programs, both sides busy at once. Verdicts come with the index, not always in order."""
         source = enumerate(programs)
-        asked: deque[tuple[int, Program]] = deque()
+        requested: deque[tuple[int, Program]] = deque()
         tried: deque[tuple[int, Program, Trace, ProcessExecutor]] = deque()
         suspects: list[tuple[int, Program, Trace, Trace]] = []
         exhausted = False
         while True:
-            while not exhausted and not suspects and len(asked) + len(tried) < WINDOW:
+            while not exhausted and not suspects and len(requested) + len(tried) < WINDOW:
                 numbered = next(source, None)
                 if numbered is None:
                     exhausted = True
                     break
                 self._oracle.send(numbered[1])
-                asked.append(numbered)
-            if asked:
-                index, program = asked.popleft()
+                requested.append(numbered)
+            if requested:
+                index, program = requested.popleft()
                 oracle = self._oracle.receive()
                 other = self.other(program.config)
                 other.send(program, oracle)
@@ -226,11 +226,11 @@ class Differential:
                     suspects.append((index, program, oracle, found))
                 else:
                     yield index, Verdict(program, oracle, found, [])
-            if suspects and not asked and not tried:
+            if suspects and not requested and not tried:
                 for index, program, oracle, found in suspects:
                     yield index, self._judge(program, oracle, found)
                 suspects.clear()
-            if exhausted and not asked and not tried and not suspects:
+            if exhausted and not requested and not tried and not suspects:
                 return
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ class LineProcess:
             raise ExecutorError(f"{self._name} ended with {self._process.wait()}")
         return line.rstrip("\n")
 
-    def ask(self, line: str) -> str:
+    def exchange(self, line: str) -> str:
         self.send(line)
         return self.receive()
 
@@ -223,7 +223,7 @@ class Ns3Executor:
         mutant = json.dumps(self.mutant or None)
         expected = expect.text if expect else "null"
         answer = json.loads(
-            self._process.ask(
+            self._process.exchange(
                 f'{{"program":{program.text},"expect":{expected},"seed":{self.seed},"mutant":{mutant},'
                 f'"tcp":{json.dumps(self.tcp)}}}'
             )

@@ -5,7 +5,7 @@ use serde_json::{json, Value};
 
 use crate::driver::{sqe, Lab};
 
-fn ask(lab: &mut Lab, request: Value) -> Value {
+fn exchange(lab: &mut Lab, request: Value) -> Value {
     let answer = handle_line(&mut lab.fabric, lab.now, &request.to_string());
     lab.run();
     assert!(!answer.contains('\n'));
@@ -13,7 +13,7 @@ fn ask(lab: &mut Lab, request: Value) -> Value {
 }
 
 fn settings(lab: &mut Lab) -> Value {
-    ask(lab, json!({ "get": "settings" }))
+    exchange(lab, json!({ "get": "settings" }))
 }
 
 // Breaks if a request changes another setting than the named one, or others with it.
@@ -47,7 +47,11 @@ fn each_setting_is_set() {
         let mut lab = Lab::started(2);
         let mut expected = settings(&mut lab);
         assert_ne!(expected["functions"][1][name], value, "{name}");
-        assert_eq!(ask(&mut lab, json!({ "set": { "function": 1, name: value } })), json!({ "ok": true }), "{name}");
+        assert_eq!(
+            exchange(&mut lab, json!({ "set": { "function": 1, name: value } })),
+            json!({ "ok": true }),
+            "{name}"
+        );
         expected["functions"][1][name] = value;
         assert_eq!(settings(&mut lab), expected);
     }
@@ -62,7 +66,7 @@ fn each_setting_is_set() {
     ] {
         let mut lab = Lab::started(2);
         let mut expected = settings(&mut lab);
-        assert_eq!(ask(&mut lab, json!({ "set": { name: value } })), json!({ "ok": true }), "{name}");
+        assert_eq!(exchange(&mut lab, json!({ "set": { name: value } })), json!({ "ok": true }), "{name}");
         expected["wire"][name] = value;
         assert_eq!(settings(&mut lab), expected);
     }
@@ -72,7 +76,7 @@ fn each_setting_is_set() {
 #[test]
 fn all_functions() {
     let mut lab = Lab::started(2);
-    ask(&mut lab, json!({ "set": { "stall_receive": true } }));
+    exchange(&mut lab, json!({ "set": { "stall_receive": true } }));
     for function in [0, 1] {
         assert!(lab.fabric.settings(function).stall_receive);
     }
@@ -108,7 +112,7 @@ fn wrong_requests() {
         json!({ "fault": { "function": 0, "event": "cq_error", "cq": 99 } }),
         json!({ "fault": { "function": 0, "event": "unknown" } }),
     ] {
-        let answer = ask(&mut lab, request.clone());
+        let answer = exchange(&mut lab, request.clone());
         assert!(answer["error"].is_string(), "{request}: {answer}");
     }
     assert!(handle_line(&mut lab.fabric, lab.now, "no JSON").contains("error"));
@@ -121,8 +125,8 @@ fn faults() {
     for (event, code) in [("qp_fatal", 0), ("empty_receive_queue", 1), ("access_error", 2), ("other", 4)] {
         let (mut lab, mut qps, mut cqs) = Lab::connected();
         let qpn = qps[0].qpn;
-        assert_eq!(ask(&mut lab, json!({ "get": "queue_pairs" })), json!({ "functions": [[qpn], [qps[1].qpn]] }));
-        let answer = ask(&mut lab, json!({ "fault": { "function": 0, "event": event, "qp": qpn } }));
+        assert_eq!(exchange(&mut lab, json!({ "get": "queue_pairs" })), json!({ "functions": [[qpn], [qps[1].qpn]] }));
+        let answer = exchange(&mut lab, json!({ "fault": { "function": 0, "event": event, "qp": qpn } }));
         assert_eq!(answer, json!({ "ok": true, "queues": 1 }));
         assert_eq!(lab.async_events(0), [(code, qpn)]);
         lab.post_send(&mut qps[0], &sqe::write(0, 0, [0; 4], (0, 0), &[]));
@@ -130,14 +134,14 @@ fn faults() {
     }
     let (mut lab, mut qps, mut cqs) = Lab::connected();
     let cqn = cqs[0].cqn;
-    ask(&mut lab, json!({ "fault": { "function": 0, "event": "cq_error", "cq": cqn } }));
+    exchange(&mut lab, json!({ "fault": { "function": 0, "event": "cq_error", "cq": cqn } }));
     assert_eq!(lab.async_events(0), [(3, cqn)]);
     lab.post_send(&mut qps[0], &sqe::write(0, 0, [0; 4], (0, 0), &[]));
     assert_eq!(lab.drain(0, &mut cqs[0]).len(), 1, "the queue goes on");
-    let all = ask(&mut lab, json!({ "fault": { "function": 0, "event": "cq_error" } }));
+    let all = exchange(&mut lab, json!({ "fault": { "function": 0, "event": "cq_error" } }));
     assert_eq!(all["queues"], 1);
     assert_eq!(lab.async_events(0), [(3, cqn)]);
-    let all = ask(&mut lab, json!({ "fault": { "function": 1, "event": "qp_fatal" } }));
+    let all = exchange(&mut lab, json!({ "fault": { "function": 1, "event": "qp_fatal" } }));
     assert_eq!(all["queues"], 1);
     assert_eq!(lab.async_events(1), [(0, qps[1].qpn)]);
 }
@@ -147,7 +151,7 @@ fn counters() {
     let (mut lab, mut qps, _) = Lab::connected();
     lab.post_receive(&mut qps[1], 0, 0, 0);
     lab.post_send(&mut qps[0], &sqe::send(2, 0, [0; 4], &[]));
-    let answer = ask(&mut lab, json!({ "get": "counters" }));
+    let answer = exchange(&mut lab, json!({ "get": "counters" }));
     assert_eq!(answer["functions"][0]["tx_requests"], 1);
     assert_eq!(answer["functions"][1]["rx_requests"], 1);
     assert_eq!(answer["functions"][1]["completions"], 1);

@@ -115,7 +115,7 @@ fn remote_memory() {
 
 // Breaks if a refused operation was executed in part.
 #[test]
-fn nothing_is_written_of_what_is_refused() {
+fn a_refused_operation_writes_nothing() {
     let (mut lab, mut qps, _) = Lab::connected();
     let (near, far) = (lab.register(0, 8192, ALL, DOMAIN), lab.register(1, 5000, ALL, DOMAIN));
     lab.poke(0, near.physical, &[1; 8192]);

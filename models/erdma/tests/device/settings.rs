@@ -29,7 +29,7 @@ fn completes() {
 
 // Breaks if a driver whose requests complete early can make the device keep messages without a bound.
 #[test]
-fn what_completed_early_is_bounded() {
+fn early_completions_are_bounded() {
     let (mut lab, mut qps, mut cqs) = Lab::connected();
     lab.set(0, |settings| settings.completes = Completes::Sent);
     lab.set(1, |settings| settings.stall_receive = true);

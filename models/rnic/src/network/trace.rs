@@ -19,7 +19,7 @@ impl Default for TraceHash {
 
 impl TraceHash {
     /// A packet reaches the station it is for.
-    pub fn note(&mut self, now: Instant, packet: &Packet) {
+    pub fn record(&mut self, now: Instant, packet: &Packet) {
         self.word(now.as_nanos());
         packet.to_words().into_iter().for_each(|word| self.word(word));
         self.deliveries += 1;

@@ -87,7 +87,7 @@ fn dcqcn_keeps_the_buffer_from_overflowing() {
 // Breaks if selective repeat sends what has arrived: with a shallow buffer it repeats about what was dropped, go-back-N
 // half as much again with this window, and needs longer.
 #[test]
-fn selective_repeat_repeats_what_was_lost() {
+fn selective_repeat_resends_lost_packets() {
     let switch = SwitchConfig { buffer_bytes: 100_000, marking: None };
     let rate = RateConfig::FixedWindow { bytes: 30_000 };
     let selective = incast(rate.clone(), Recovery::SelectiveRepeat, switch.clone());

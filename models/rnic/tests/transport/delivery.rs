@@ -157,7 +157,7 @@ proptest! {
 
     // Breaks if a value in a packet of the true peer panics.
     #[test]
-    fn a_lying_peer_panics_nobody(words in prop::collection::vec(prop::array::uniform9(0u64..40), 1..80), exact: bool) {
+    fn a_lying_peer_causes_no_panic(words in prop::collection::vec(prop::array::uniform9(0u64..40), 1..80), exact: bool) {
         let mut nic = Nic::new(NodeId(1), config(if exact { Recovery::SelectiveRepeat } else { Recovery::GoBackN }));
         let qp = nic.create_qp().expect("the table has room");
         nic.connect_qp(qp, NodeId(0), qp);

@@ -103,7 +103,7 @@ fn writes_outside_are_refused() {
 // Breaks if the peer of a queue pair that was destroyed gets no datagram, or gets it before packets in flight arrived; also with
 // the first disconnect lost.
 #[test]
-fn the_peer_is_told() {
+fn the_peer_is_notified() {
     for lost in [false, true] {
         let mut bench = Bench::new(&direct(100), vec![config(); 2], 0);
         let [a, b] = bench.connect(0, 1, 10);

@@ -154,7 +154,7 @@ impl Run<'_> {
                 }
                 // Clearing TCP_CORK or setting TCP_NODELAY releases corked bytes.
                 if on == (option == Option_::Nodelay) {
-                    self.world.push_held(end.c, end.s);
+                    self.world.push_corked(end.c, end.s);
                 }
             }
             _ => {}
@@ -210,7 +210,7 @@ impl Run<'_> {
     fn warm(&mut self, p: u8, s: u32, done: i64) -> Check<Attempt> {
         let Some(end) = self.end(p, s) else { return Ok(Attempt::Over(Outcome::skipped(UNSUPPORTED))) };
         if done == 0 {
-            self.world.ask_promotion(end.c);
+            self.world.request_promotion(end.c);
         }
         let linked = (0..2).all(|side| {
             self.world

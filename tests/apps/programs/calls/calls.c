@@ -276,14 +276,14 @@ void await_sleep(pid_t thread)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
-    for (int asleep = 0, looks = 0; asleep < 5; looks++) {
+    for (int asleep = 0, polls = 0; asleep < 5; polls++) {
         char text[512] = {0};
         int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         must(read(fd, text, sizeof text - 1));
         close(fd);
         const char *state = strrchr(text, ')');
         asleep = state && state[2] == 'S' ? asleep + 1 : 0;
-        if (looks > PATIENCE_MS)
+        if (polls > PATIENCE_MS)
             die("a thread never sleeps");
         usleep(1000);
     }

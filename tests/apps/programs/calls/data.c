@@ -126,7 +126,7 @@ static void queue_sizes(void)
     show("FIONREAD", ioctl(c.server, FIONREAD, &n));
     show("in", n);
     /* What the peer's machine has is not unsent, whether or not its program has read it. */
-    for (int looks = 0; looks < PATIENCE_MS && n > 0; looks++) {
+    for (int polls = 0; polls < PATIENCE_MS && n > 0; polls++) {
         must(ioctl(c.client, SIOCOUTQ, &n));
         usleep(1000);
     }

@@ -91,7 +91,7 @@ static void numbers_again(void)
  * side that answers. At first not too fast: the other side must have accepted. */
 #define ROUND_TRIPS 1000
 
-static void ask(int fd)
+static void make_round_trips(int fd)
 {
     char byte;
     for (int i = 0; i < ROUND_TRIPS; i++) {
@@ -143,7 +143,7 @@ static void lowest_numbers(void)
         pid_t child = must(fork());
         if (child == 0) {
             alarm(LONGEST_S);
-            ask(connect_to(listener, "127.0.0.1"));
+            make_round_trips(connect_to(listener, "127.0.0.1"));
             _exit(0);
         }
         int fd = accept_from(listener), lowest = must(dup(listener));
@@ -171,7 +171,7 @@ static void leave_by(void (*leave)(int))
     if (child == 0) {
         alarm(LONGEST_S);
         int fd = connect_to(listener, "127.0.0.1");
-        ask(fd);
+        make_round_trips(fd);
         static char bytes[50000];
         send_all(fd, bytes, sizeof bytes);
         leave(7);
@@ -221,7 +221,7 @@ static void taken(void)
     if (child == 0) {
         alarm(LONGEST_S);
         int fd = connect_to(listener, "127.0.0.1");
-        ask(fd);
+        make_round_trips(fd);
         must(write(pipes[1], &fd, sizeof fd));
         pause();
         _exit(0);

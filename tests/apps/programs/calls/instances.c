@@ -23,7 +23,7 @@ static void add(int instance, int fd, uint32_t events)
 enum outer { BY_EPOLL, BY_POLL, BY_SELECT };
 
 /* Looks from outside: by an instance `top`, which watches what leads to `inner`, or at `inner` itself. */
-static long look(enum outer outer, int top, int inner, int timeout)
+static long wait_outside(enum outer outer, int top, int inner, int timeout)
 {
     struct epoll_event event;
     struct pollfd p = {.fd = inner, .events = POLLIN};
@@ -82,7 +82,7 @@ static void nested_one(const struct nesting *n)
         top = instance_of(below, EPOLLIN | n->top_events);
     if (!n->watched_last)
         add(inner, c.server, EPOLLIN | n->inner_events);
-    show("nothing", look(n->outer, top, inner, 0));
+    show("nothing", wait_outside(n->outer, top, inner, 0));
     if (!n->linked_first) {
         warm(c);
         flush(top), flush(inner), flush(top);
@@ -90,30 +90,30 @@ static void nested_one(const struct nesting *n)
     for (int round = 0; round < 3; round++) {
         arm(n, top, below);
         send_text(c.client, "once");
-        show("arrived", look(n->outer, top, inner, PATIENCE_MS));
-        show("again", look(n->outer, top, inner, 0));
+        show("arrived", wait_outside(n->outer, top, inner, PATIENCE_MS));
+        show("again", wait_outside(n->outer, top, inner, 0));
         send_text(c.client, "more");
         struct pollfd p = {.fd = c.server, .events = POLLIN};
         show("readable", poll(&p, 1, PATIENCE_MS));
         char text[8];
         receive_exactly(c.server, text, 1);
         receive_exactly(c.server, text, 7);
-        show("taken past the instance", look(n->outer, top, inner, 0));
+        show("taken past the instance", wait_outside(n->outer, top, inner, 0));
         arm(n, top, below);
         send_text(c.client, "third");
-        show("arrived", look(n->outer, top, inner, PATIENCE_MS));
+        show("arrived", wait_outside(n->outer, top, inner, PATIENCE_MS));
         show("inner", epoll_wait(inner, &event, 1, 0));
         receive_exactly(c.server, text, 5);
         show("inner", epoll_wait(inner, &event, 1, 0));
-        show("nothing", look(n->outer, top, inner, 0));
+        show("nothing", wait_outside(n->outer, top, inner, 0));
     }
     exchange(c);
     arm(n, top, below);
     close(c.client);
-    show("end", look(n->outer, top, inner, PATIENCE_MS));
+    show("end", wait_outside(n->outer, top, inner, PATIENCE_MS));
     show("inner", epoll_wait(inner, &event, 1, PATIENCE_MS));
     close(c.server);
-    show("closed", look(n->outer, top, inner, 0));
+    show("closed", wait_outside(n->outer, top, inner, 0));
     close(top);
     if (below != inner)
         close(below);
@@ -198,7 +198,7 @@ static void *outside(void *argument)
     struct server *s = argument;
     struct epoll_event events[8];
     while (!s->over) {
-        must(look(s->outer, s->top, s->inner, PATIENCE_MS));
+        must(wait_outside(s->outer, s->top, s->inner, PATIENCE_MS));
         serve(s, events, epoll_wait(s->inner, events, 8, 0));
     }
     return NULL;
@@ -290,7 +290,7 @@ static void nested_servers(void)
 static volatile long served_rounds;
 
 /* Looks once for each round, with no time to wait: what it takes it serves, and nothing else. */
-static void *looks_once(void *argument)
+static void *polls_once(void *argument)
 {
     struct server *s = argument;
     struct epoll_event events[8];
@@ -330,7 +330,7 @@ static void shared_by_threads(void)
     }
     add(s.inner, s.listener, EPOLLIN);
     must(-pthread_create(&threads[0], NULL, counts, &s));
-    must(-pthread_create(&threads[1], NULL, looks_once, &s));
+    must(-pthread_create(&threads[1], NULL, polls_once, &s));
     int status;
     must(waitpid(client, &status, 0));
     show("client", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
@@ -356,7 +356,7 @@ static void *sleeps(void *argument)
     struct epoll_event event;
     s->thread = thread_id();
     s->result = s->top == s->inner ? epoll_wait(s->inner, &event, 1, PATIENCE_MS)
-                                   : look(s->outer, s->top, s->inner, PATIENCE_MS);
+                                   : wait_outside(s->outer, s->top, s->inner, PATIENCE_MS);
     return NULL;
 }
 

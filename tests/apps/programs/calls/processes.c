@@ -222,7 +222,7 @@ static void clone_beside(void)
     exchange_often(c, 5);
 }
 
-static int clone_holds(void *argument)
+static int clone_keeps_open(void *argument)
 {
     alarm(LONGEST_S);
     serve_as_holder(*(int *)argument);
@@ -237,7 +237,7 @@ static void clone_forks(void)
     char *stack = malloc(STACK);
     fflush(stdout);
     must(fcntl(c.client, F_SETFD, FD_CLOEXEC));
-    pid_t child = must(clone(clone_holds, stack + STACK, SIGCHLD, &c.server));
+    pid_t child = must(clone(clone_keeps_open, stack + STACK, SIGCHLD, &c.server));
     close(c.server);
     talk_to_holder(c.client);
     reap(child);
@@ -252,7 +252,7 @@ static void raw_clone_forks(void)
     pid_t child = must(syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0));
     if (child == 0) {
         close(c.client);
-        clone_holds(&c.server);
+        clone_keeps_open(&c.server);
     }
     close(c.server);
     talk_to_holder(c.client);
@@ -327,7 +327,7 @@ static void double_fork(void)
 
 static int gate[2];
 
-static void close_when_told(struct connection c)
+static void close_on_message(struct connection c)
 {
     char byte;
     close(c.client);
@@ -344,7 +344,7 @@ static void last_holder_ends(void)
     int gates[2];
     for (int i = 0; i < 2; i++) {
         must(pipe(gate));
-        children[i] = child_for(close_when_told, c);
+        children[i] = child_for(close_on_message, c);
         close(gate[0]);
         gates[i] = gate[1];
         must(fcntl(gates[i], F_SETFD, FD_CLOEXEC));

@@ -151,7 +151,7 @@ static void raw_descriptors(void)
 }
 
 /* Whether the remaining time was told: it is less than before. */
-static const char *told(struct timespec time)
+static const char *time_left(struct timespec time)
 {
     return time.tv_sec < PATIENCE_MS / 1000 ? "told" : "not told";
 }
@@ -199,35 +199,35 @@ static void raw_waits(void)
     offer("x");
     fresh(limit);
     show("pselect6", syscall(SYS_pselect6, c.server + 1, &set, NULL, NULL, &time, &good));
-    printf("%s, set: %d\n", told(time), FD_ISSET(c.server, &set));
+    printf("%s, set: %d\n", time_left(time), FD_ISSET(c.server, &set));
     fresh(limit);
     show("pselect6, no mask", syscall(SYS_pselect6, c.server + 1, &set, NULL, NULL, &time, NULL));
     fresh(limit);
     show("pselect6, no set", syscall(SYS_pselect6, c.server + 1, &set, NULL, NULL, &time, &no_set));
     fresh(limit);
     show("pselect6, size", syscall(SYS_pselect6, c.server + 1, &set, NULL, NULL, &time, &bad));
-    printf("%s\n", told(time));
+    printf("%s\n", time_left(time));
     fresh(limit);
     show("pselect6, mask", syscall(SYS_pselect6, c.server + 1, &set, NULL, NULL, &time, (void *)8));
     show("pselect6, time", syscall(SYS_pselect6, c.server + 1, &set, NULL, NULL, (void *)8, NULL));
     fresh(limit);
     show("pselect", pselect(c.server + 1, &set, NULL, NULL, &time, &none));
-    printf("%s\n", told(time));
+    printf("%s\n", time_left(time));
     fresh(((struct timespec){0, 1000000000}));
     show("pselect6, no time", syscall(SYS_pselect6, c.server + 1, &set, NULL, NULL, &time, NULL));
     show("pselect6, less than no descriptors", syscall(SYS_pselect6, -1, NULL, NULL, NULL, NULL, NULL));
     fresh(limit);
     show("ppoll", syscall(SYS_ppoll, &p, 1, &time, &none, 8));
-    printf("%s\n", told(time));
+    printf("%s\n", time_left(time));
     fresh(limit);
     show("ppoll, size", syscall(SYS_ppoll, &p, 1, &time, &none, 128));
-    printf("%s\n", told(time));
+    printf("%s\n", time_left(time));
     show("ppoll, no set", syscall(SYS_ppoll, &p, 1, &time, NULL, 128));
     show("ppoll, mask", syscall(SYS_ppoll, &p, 1, &time, (void *)8, 8));
     show("ppoll, time", syscall(SYS_ppoll, &p, 1, (void *)8, NULL, 8));
     fresh(limit);
     show("ppoll by name", ppoll(&p, 1, &time, &none));
-    printf("%s\n", told(time));
+    printf("%s\n", time_left(time));
     show("epoll_pwait", syscall(SYS_epoll_pwait, epoll, &event, 1, PATIENCE_MS, &none, 8));
     show("epoll_pwait, size", syscall(SYS_epoll_pwait, epoll, &event, 1, PATIENCE_MS, &none, 128));
     show("epoll_pwait, no set", syscall(SYS_epoll_pwait, epoll, &event, 1, PATIENCE_MS, NULL, 128));
@@ -249,7 +249,7 @@ static void raw_waits(void)
 }
 
 /* A signal whose handler runs in the middle: how much is left is told then, too. */
-static void note(int signal)
+static void on_signal(int signal)
 {
     (void)signal;
 }
@@ -257,7 +257,7 @@ static void note(int signal)
 static void raw_waits_interrupted(void)
 {
     c = linked();
-    struct sigaction action = {.sa_handler = note};
+    struct sigaction action = {.sa_handler = on_signal};
     sigset_t blocked, none;
     sigemptyset(&none);
     sigemptyset(&blocked);
@@ -272,11 +272,11 @@ static void raw_waits_interrupted(void)
     struct timespec time = {PATIENCE_MS / 1000, 0};
     raise(SIGUSR1);
     show("pselect6", syscall(SYS_pselect6, c.server + 1, &set, NULL, NULL, &time, &mask));
-    printf("%s\n", told(time));
+    printf("%s\n", time_left(time));
     time.tv_sec = PATIENCE_MS / 1000;
     raise(SIGUSR1);
     show("ppoll", syscall(SYS_ppoll, &p, 1, &time, &none, 8));
-    printf("%s\n", told(time));
+    printf("%s\n", time_left(time));
     exchange(c);
 }
 

@@ -197,11 +197,11 @@ static void ring_registers(void)
     show("add again", submit(&r, watching(epoll, EPOLL_CTL_ADD, c.server, &event)));
     event.events = EPOLLOUT;
     show("modify", submit(&r, watching(epoll, EPOLL_CTL_MOD, c.server, &event)));
-    struct epoll_event told = {0};
-    show("writable", epoll_wait(epoll, &told, 1, 0));
-    printf("%x\n", told.events);
+    struct epoll_event reported = {0};
+    show("writable", epoll_wait(epoll, &reported, 1, 0));
+    printf("%x\n", reported.events);
     show("delete", submit(&r, watching(epoll, EPOLL_CTL_DEL, c.server, NULL)));
-    show("nothing", epoll_wait(epoll, &told, 1, 0));
+    show("nothing", epoll_wait(epoll, &reported, 1, 0));
     show("delete again", submit(&r, watching(epoll, EPOLL_CTL_DEL, c.server, NULL)));
     show("modify deleted", submit(&r, watching(epoll, EPOLL_CTL_MOD, c.server, &event)));
     event = (struct epoll_event){.events = EPOLLIN, .data.ptr = &r};
@@ -361,7 +361,7 @@ static void raw_ring_appears(void)
     d.server = accept_from(listener);
     uint64_t before;
     char byte;
-    int looks = 0;
+    int polls = 0;
     do {
         send_text(d.client, "x");
         receive_exactly(d.server, &byte, 1);
@@ -369,7 +369,7 @@ static void raw_ring_appears(void)
         send_text(c.client, "x");
         receive_exactly(c.server, &byte, 1);
         usleep(500);
-    } while (carried(c.client) == before && ++looks < 4000);
+    } while (carried(c.client) == before && ++polls < 4000);
     show("on its link", carried(c.client) == before);
 }
 

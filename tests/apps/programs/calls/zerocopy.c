@@ -16,7 +16,7 @@ static void await(int fd, int events)
  * numbers; how they are merged is the kernel's affair. */
 static unsigned take_until(int fd, unsigned seen, unsigned end)
 {
-    for (bool told = false; seen < end;) {
+    for (bool reported = false; seen < end;) {
         await(fd, 0);
         char control[256], name[64];
         struct iovec v = {name, sizeof name};
@@ -32,11 +32,11 @@ static unsigned take_until(int fd, unsigned seen, unsigned end)
         if (!h)
             die("no control message");
         memcpy(&e, CMSG_DATA(h), sizeof e);
-        if (!told)
+        if (!reported)
             printf("%zd: level %d type %d length %zu errno %d origin %d type %d code %d flags %x name %d control %zu\n", n,
                    h->cmsg_level, h->cmsg_type, (size_t)h->cmsg_len, e.ee_errno, e.ee_origin, e.ee_type, e.ee_code,
                    m.msg_flags, (int)m.msg_namelen, (size_t)m.msg_controllen);
-        told = true;
+        reported = true;
         if (e.ee_info != seen)
             printf("begins at %u, not %u\n", e.ee_info, seen);
         seen = e.ee_data + 1;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use netacc_program::{pattern, Outcome, RecvCall, RecvFlags, SendCall, SendFlags};
 
-use super::{errno_name, failure, outcome, patience, would_block, LOOK_AGAIN};
+use super::{errno_name, failure, outcome, patience, would_block, POLL_INTERVAL};
 use crate::ledger::Direction;
 use crate::process::{Process, Slot};
 use crate::sys::{self, Fd};
@@ -32,7 +32,7 @@ pub(super) fn wait_for(fd: Fd, events: i16, begun: Instant) -> bool {
     let ready = sys::poll(&mut one, left.as_millis() as c_int).is_ok_and(|n| n > 0);
     if ready && one[0].revents & events == 0 {
         // Something else stays ready: do not spin.
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
     ready
 }
@@ -214,7 +214,7 @@ pub(super) fn receive(
                 }
                 if peek {
                     got = 0;
-                    std::thread::sleep(LOOK_AGAIN);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
             }
             Err(error) => {
@@ -298,7 +298,7 @@ pub(super) fn fionread(slot: &Slot, expect: Option<&Outcome>) -> Outcome {
     loop {
         match sys::unread(slot.fd) {
             Ok(n) if expect.is_some_and(|e| e.ret > n as i64) && begun.elapsed() < patience() => {
-                std::thread::sleep(LOOK_AGAIN);
+                std::thread::sleep(POLL_INTERVAL);
             }
             result => return outcome(result.map(|n| n as i64)),
         }

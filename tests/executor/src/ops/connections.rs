@@ -8,7 +8,7 @@ use std::time::Instant;
 use netacc_program::Outcome;
 
 use super::bytes::wait_for;
-use super::{failure, note_kernel, outcome, patience, would_block};
+use super::{failure, outcome, patience, record_kernel, would_block};
 use crate::process::{Process, Slot};
 use crate::sys::{self, Fd};
 
@@ -117,7 +117,7 @@ pub(super) fn accept(
 pub(super) fn close(process: &Process, s: u32) -> Outcome {
     let Some(slot) = process.slots().sockets.remove(&s) else { return Outcome::skipped("no such slot") };
     process.slots().unname(s, &slot);
-    note_kernel(process.ledger, &slot);
+    record_kernel(process.ledger, &slot);
     outcome(sys::close(slot.fd).map(|()| 0))
 }
 
@@ -125,7 +125,7 @@ pub(super) fn dup(process: &Process, slot: &Slot, to: u32) -> Outcome {
     let onto = process.slot(to);
     let result = match &onto {
         Some(old) => {
-            note_kernel(process.ledger, old);
+            record_kernel(process.ledger, old);
             sys::dup2(slot.fd, old.fd)
         }
         None => sys::dup(slot.fd),

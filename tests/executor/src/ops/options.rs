@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use netacc_program::{Option_, Outcome};
 
-use super::{outcome, patience, LOOK_AGAIN};
+use super::{outcome, patience, POLL_INTERVAL};
 use crate::process::Slot;
 use crate::sys;
 
@@ -47,10 +47,10 @@ pub(super) fn set(slot: &Slot, option: Option_, value: i32) -> Outcome {
 }
 
 /// The answer once it is the oracle's, or after [`patience`]: an end may arrive later.
-fn awaited(expect: Option<&Outcome>, ask: impl Fn() -> io::Result<i64>) -> io::Result<i64> {
+fn awaited(expect: Option<&Outcome>, query: impl Fn() -> io::Result<i64>) -> io::Result<i64> {
     let begun = Instant::now();
     loop {
-        let answer = ask();
+        let answer = query();
         let same = expect.is_none_or(|e| match &answer {
             Ok(value) => e.errno.is_none() && e.ret == *value,
             Err(_) => e.errno.is_some(),
@@ -58,12 +58,12 @@ fn awaited(expect: Option<&Outcome>, ask: impl Fn() -> io::Result<i64>) -> io::R
         if same || begun.elapsed() >= patience() {
             return answer;
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// The state that follows a transient one of the kernel when the peer's acknowledgement arrives. linux/tcp_states.h.
-fn settled(state: u8) -> u8 {
+fn final_state(state: u8) -> u8 {
     const FIN_WAIT1: u8 = 4;
     const FIN_WAIT2: u8 = 5;
     const TIME_WAIT: u8 = 6;
@@ -92,7 +92,7 @@ pub(super) fn get(slot: &Slot, option: Option_, expect: Option<&Outcome>) -> Out
         Option_::Nonblock | Option_::Fionbio => sys::is_nonblocking(slot.fd).map(i64::from),
         Option_::Peer => awaited(expect, || sys::has_peer_name(slot.fd).map(|()| 1)),
         Option_::State => awaited(expect, || {
-            sys::get_option::<u8>(slot.fd, libc::IPPROTO_TCP, libc::TCP_INFO).map(|state| i64::from(settled(state)))
+            sys::get_option::<u8>(slot.fd, libc::IPPROTO_TCP, libc::TCP_INFO).map(|state| i64::from(final_state(state)))
         }),
         Option_::Error => {
             let begun = Instant::now();
@@ -100,7 +100,7 @@ pub(super) fn get(slot: &Slot, option: Option_, expect: Option<&Outcome>) -> Out
                 let value = sys::get_option::<c_int>(slot.fd, libc::SOL_SOCKET, libc::SO_ERROR);
                 let awaited = expect.is_some_and(|e| e.ret != 0);
                 if matches!(value, Ok(0)) && awaited && begun.elapsed() < patience() {
-                    std::thread::sleep(LOOK_AGAIN);
+                    std::thread::sleep(POLL_INTERVAL);
                     continue;
                 }
                 break value.map(i64::from);

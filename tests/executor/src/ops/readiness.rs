@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use netacc_program::{EpollAction, Interest, Outcome};
 
-use super::{failure, outcome, patience, LOOK_AGAIN};
+use super::{failure, outcome, patience, POLL_INTERVAL};
 use crate::process::{Instance, Process};
 use crate::sys::{self, Fd};
 
@@ -111,8 +111,8 @@ fn poll_until(
         let left = patience().saturating_sub(begun.elapsed()).as_millis() as c_int;
         let before = begun.elapsed();
         let _ = poll_slots(process, &missing, left, select);
-        if begun.elapsed() - before < LOOK_AGAIN {
-            std::thread::sleep(LOOK_AGAIN);
+        if begun.elapsed() - before < POLL_INTERVAL {
+            std::thread::sleep(POLL_INTERVAL);
         }
         timeout_ms = 0;
     }
@@ -179,8 +179,8 @@ pub(super) fn epoll_wait(process: &Process, e: u32, max: usize, wait: bool, expe
         if missing(&expected, &seen).is_empty() || begun.elapsed() >= patience() {
             break;
         }
-        if begun.elapsed() - before < LOOK_AGAIN {
-            std::thread::sleep(LOOK_AGAIN);
+        if begun.elapsed() - before < POLL_INTERVAL {
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     let everything = mask(Interest { input: true, output: true, rdhup: true, ..Interest::default() });

@@ -23,7 +23,7 @@ pub enum Mix {
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Send,
-    HoldBack,
+    Cork,
     Receive,
     Drain,
     Peek,
@@ -62,7 +62,7 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
     match mix {
         Mix::Data => &[
             (K::Send, 28),
-            (K::HoldBack, 2),
+            (K::Cork, 2),
             (K::Receive, 25),
             (K::Drain, 4),
             (K::Peek, 8),
@@ -81,7 +81,7 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
         ],
         Mix::Readiness => &[
             (K::Send, 23),
-            (K::HoldBack, 1),
+            (K::Cork, 1),
             (K::Receive, 18),
             (K::Drain, 4),
             (K::Peek, 3),
@@ -105,7 +105,7 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
         ],
         Mix::Endings => &[
             (K::Send, 18),
-            (K::HoldBack, 2),
+            (K::Cork, 2),
             (K::Receive, 18),
             (K::Drain, 5),
             (K::Peek, 3),
@@ -125,7 +125,7 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
         ],
         Mix::Sharing => &[
             (K::Send, 22),
-            (K::HoldBack, 2),
+            (K::Cork, 2),
             (K::Receive, 20),
             (K::Drain, 4),
             (K::Peek, 3),
@@ -149,7 +149,7 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
         ],
         Mix::All => &[
             (K::Send, 24),
-            (K::HoldBack, 2),
+            (K::Cork, 2),
             (K::Receive, 22),
             (K::Drain, 4),
             (K::Peek, 5),

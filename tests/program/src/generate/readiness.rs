@@ -177,14 +177,14 @@ impl Model {
             self.register(index, h.s, EpollAction::Add, interest, draw);
         }
         let names = &self.epolls[index].names;
-        let look = Op::EpollWait { e: names[draw.below(names.len())], max: 64, wait: false };
+        let wait_step = Op::EpollWait { e: names[draw.below(names.len())], max: 64, wait: false };
         for _ in 0..draw.below(3) {
-            self.step(h.p, look.clone());
+            self.step(h.p, wait_step.clone());
         }
         self.send_some(o, 1 + draw.below(100) as u32, SendCall::Send, SendFlags::default());
         if interest == input {
             for _ in 0..draw.below(3) {
-                self.step(h.p, look.clone());
+                self.step(h.p, wait_step.clone());
             }
         }
         self.step(h.p, Op::Join { of: number });

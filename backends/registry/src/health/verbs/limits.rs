@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn few_descriptors_are_told_with_the_links_that_they_are_enough_for() {
+    fn few_descriptors_are_reported_with_the_number_of_links() {
         let few = descriptors(Ok((1024, 1 << 20)));
         assert_eq!((few.status, few.finding.contains("links to other hosts at a time: 120")), (Status::Warn, true));
         assert!(few.fix.as_deref().is_some_and(|fix| fix.contains("ulimit -n")), "{few:?}");

@@ -93,7 +93,7 @@ mod tests {
 
     /// Breaks if a service were reported to have no links over RoCE for a TCP port that is taken.
     #[test]
-    fn a_service_has_a_port_for_links_or_is_told_why_not() {
+    fn a_service_has_a_port_for_links_or_a_reason_why_not() {
         assert_eq!(check(45_536, Listening::Tcp).status, Status::Fail);
         assert_eq!(check(45_536, Listening::ConnectionManager).status, Status::Fail);
         let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("some port is free");

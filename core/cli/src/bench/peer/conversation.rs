@@ -78,7 +78,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn messages_go_whole_and_the_end_is_seen() {
+    fn messages_arrive_whole_and_the_end_is_detected() {
         let (one, two) = UnixStream::pair().expect("a pair of sockets");
         let (one, two) = (Socket::from(OwnedFd::from(one)), Socket::from(OwnedFd::from(two)));
         one.set_nonblocking(true).expect("it can be set");

@@ -238,7 +238,7 @@ fn drive_one_blocking(socket: &Socket, size: usize, length: LengthArgs) -> io::R
     warm_up_blocking(socket, size)?;
     ready()?;
     let meter = Meter::start();
-    let tally = ask(socket, size, Stop::new(length, meter.start, 0, 1))?;
+    let tally = run_round_trips(socket, size, Stop::new(length, meter.start, 0, 1))?;
     let (seconds, cpu_s) = meter.stop();
     report(&tally, seconds, cpu_s)
 }
@@ -256,16 +256,16 @@ fn drive_many_blocking(sockets: &[Socket], size: usize, length: LengthArgs) -> i
                     warm.wait();
                     go.wait();
                     warmed?;
-                    ask(socket, size, Stop::new(length, Instant::now(), index, clients))
+                    run_round_trips(socket, size, Stop::new(length, Instant::now(), index, clients))
                 })
             })
             .collect();
         warm.wait();
-        let told = ready();
+        let readiness = ready();
         let meter = Meter::start();
         go.wait();
         let mut tally = Tally::new();
-        let mut outcome = told;
+        let mut outcome = readiness;
         for thread in threads {
             match thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))) {
                 Ok(part) => tally.add(&part),
@@ -282,12 +282,12 @@ fn warm_up_blocking(socket: &Socket, size: usize) -> io::Result<()> {
     let end = Instant::now() + WARM_UP;
     let mut sent = 0;
     while sent < WARM_UP_MESSAGES && Instant::now() < end {
-        sent += ask(socket, size, Stop::After(50))?.count();
+        sent += run_round_trips(socket, size, Stop::After(50))?.count();
     }
     Ok(())
 }
 
-fn ask(mut socket: &Socket, size: usize, stop: Stop) -> io::Result<Tally> {
+fn run_round_trips(mut socket: &Socket, size: usize, stop: Stop) -> io::Result<Tally> {
     let mut message = vec![b'x'; size];
     let mut tally = Tally::new();
     let mut now = Instant::now();

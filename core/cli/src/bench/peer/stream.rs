@@ -67,11 +67,11 @@ pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io
                 })
                 .collect();
             warmed.wait();
-            let told = ready();
+            let readiness = ready();
             let meter = Meter::start();
             go.wait();
             let mut tally = Tally::new();
-            let mut outcome = told;
+            let mut outcome = readiness;
             for thread in threads {
                 match join(thread) {
                     Ok(part) => tally.add(&part),

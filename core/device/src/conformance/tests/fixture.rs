@@ -51,7 +51,7 @@ impl Fixture for LoopbackFixture {
     fn progress(&mut self) {
         match &mut self.rng {
             None => {
-                self.fabric.settle();
+                self.fabric.deliver_all();
             }
             Some(rng) => {
                 self.fabric.step(rng.next_u64());

@@ -56,7 +56,7 @@ fn buffers_are_bounded() {
     assert!(wire.deliver(AnchorDelivery::Bytes { to: AnchorEnd::Second, len: 100 }), "as many as fit");
     assert_eq!((b.state().unread, a.state().writable, wire.deliverable().len()), (3, true, 0));
     assert_eq!(read(&mut b), Ok(b"123".to_vec()));
-    wire.settle();
+    wire.deliver_all();
     assert_eq!((read(&mut b), read(&mut b)), (Ok(b"4".to_vec()), Err(0)));
 }
 
@@ -68,11 +68,11 @@ fn fin_comes_after_the_bytes_and_leaves_the_other_direction_open() {
     a.shutdown_write().expect("it is connected");
     assert_eq!(write(&mut a, b"x"), Err(EPIPE));
     assert!(!wire.deliver(AnchorDelivery::Fin { to: AnchorEnd::Second }), "bytes go first");
-    wire.settle();
+    wire.deliver_all();
     assert_eq!((b.state().peer_closed, b.state().readable), (true, true));
     assert_eq!([read(&mut b), read(&mut b), read(&mut b)], [Ok(b"last".to_vec()), Ok(vec![]), Ok(vec![])]);
     assert_eq!(write(&mut b, b"reply"), Ok(5));
-    wire.settle();
+    wire.deliver_all();
     assert_eq!((read(&mut a), a.state().peer_closed), (Ok(b"reply".to_vec()), false));
 }
 
@@ -139,7 +139,7 @@ fn a_reset_takes_the_end_with_it() {
     assert!(a.shutdown_write().is_ok());
     assert!(wire.deliver(AnchorDelivery::Bytes { to: AnchorEnd::Second, len: 7 }));
     a.reset();
-    wire.settle();
+    wire.deliver_all();
     assert_eq!([read(&mut b), read(&mut b)], [Ok(b"arrived".to_vec()), Err(ECONNRESET)]);
     assert!(wire.is_over());
 }

@@ -36,7 +36,7 @@ impl Pair {
 
 // Breaks if full queues come at another rate, are not replayed by the seed, or lose requests.
 #[test]
-fn queues_are_full_at_the_rate_asked_for() {
+fn queues_are_full_at_the_configured_rate() {
     let run = |seed| {
         let pair = pair(FaultConfig { seed, queue_full_per_mille: 300, ..FaultConfig::default() });
         let posted: Vec<_> = (0..1000)
@@ -87,11 +87,11 @@ fn completions_are_delayed_by_so_many_polls() {
         assert_eq!(pair.fault.arm(cq), Armed::Pending);
         pair.fault.disarm(cq);
     }
-    assert_eq!(pair.fault.held(), 2);
+    assert_eq!(pair.fault.delayed(), 2);
     assert_eq!((pair.fault.pending(cq, &mut out), out[0]), (1, pair.qp));
     assert_eq!(pair.fault.pending(cq, &mut out), 0, "reported once");
     assert_eq!(pair.poll(), 2);
-    assert_eq!((pair.fault.held(), pair.fault.arm(cq)), (0, Armed::Sleep));
+    assert_eq!((pair.fault.delayed(), pair.fault.arm(cq)), (0, Armed::Sleep));
 }
 
 // Breaks if reports keep the device's order after all, or a queue pair is passed over permanently.

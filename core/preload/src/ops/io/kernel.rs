@@ -12,7 +12,7 @@ use crate::runtime::in_kernel;
 /// Whether the kernel has an error to report, or has ended the connection.
 #[cold]
 pub(super) fn is_broken(fd: c_int) -> bool {
-    poll::look(fd, 0) != 0
+    poll::ready_events(fd, 0) != 0
 }
 
 /// Whether bytes wait because the peer's kernel, or the network, has no room for them.
@@ -24,7 +24,7 @@ pub(super) fn is_full(fd: c_int) -> bool {
 
 /// Whether the kernel takes bytes now.
 pub(super) fn has_room(fd: c_int) -> bool {
-    poll::look(fd, libc::POLLOUT) != 0
+    poll::ready_events(fd, libc::POLLOUT) != 0
 }
 
 /// Bytes that the peer's kernel has not acknowledged.

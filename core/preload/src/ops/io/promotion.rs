@@ -12,19 +12,19 @@ use crate::runtime::Runtime;
 use crate::socket::Socket;
 
 #[inline]
-pub(super) fn note_sent(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, len: usize) {
-    if sock.answers.as_ref().is_some_and(|answers| answers.note_sent(cell.readiness(), len)) {
+pub(super) fn record_sent(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, len: usize) {
+    if sock.answers.as_ref().is_some_and(|answers| answers.record_sent(cell.readiness(), len)) {
         leave_slow_link(rt, cell);
     }
-    note_operation(rt, sock, cell);
+    count_operation(rt, sock, cell);
 }
 
 #[inline]
-pub(super) fn note_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, len: usize) {
-    if sock.answers.as_ref().is_some_and(|answers| answers.note_received(cell.readiness(), len)) {
+pub(super) fn record_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, len: usize) {
+    if sock.answers.as_ref().is_some_and(|answers| answers.record_received(cell.readiness(), len)) {
         leave_slow_link(rt, cell);
     }
-    note_operation(rt, sock, cell);
+    count_operation(rt, sock, cell);
 }
 
 /// Begins to leave a link that is slower than the anchor. Bytes in flight arrive as in any demotion; no thread waits.
@@ -40,7 +40,7 @@ fn leave_slow_link(rt: &Runtime, cell: &Arc<StreamCell>) {
 
 /// Counts an operation, and requests promotion when it is time.
 #[inline]
-fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
+fn count_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
     if !cell.readiness().contains(Readiness::KERNEL_TX) {
         return;
     }
@@ -53,18 +53,18 @@ fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
 #[cold]
 fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
     let shared = cell.is_shared();
-    let asked_off = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
-    sock.promotion.note_try(n, clock::now(), Tries { shared, asked_off });
+    let tcp_requested = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
+    sock.promotion.record_try(n, clock::now(), Tries { shared, tcp_requested });
     if cell.is_pinned() {
         // The code that pinned it mostly has a more specific reason.
-        if sock.noted_reason().is_none() {
-            sock.note_reason(Reason::KernelOnly);
+        if sock.recorded_reason().is_none() {
+            sock.record_reason(Reason::KernelOnly);
         }
         return;
     }
     if !sock.holds_alone() {
         sock.search_holders();
-        return sock.note_reason(Reason::Shared);
+        return sock.record_reason(Reason::Shared);
     }
     if sock.accepted && shared {
         sock.promotion.postpone(n, connection::PATIENCE);
@@ -87,8 +87,8 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
             sock.promotion.begin_again(n);
         }
         Verdict::Stay => {
-            sock.promotion.note_slower(n);
-            sock.note_reason(Reason::LinkSlower);
+            sock.promotion.record_slower(n);
+            sock.record_reason(Reason::LinkSlower);
         }
     }
 }

@@ -12,7 +12,7 @@ use netacc_socket::{Errno, KernelError, Limit, Next, Receiving, RecvSocket, Recv
 use super::call::{kernel_result, Call, Direction, Target};
 use super::direct;
 use super::kernel::{kernel_recv, kernel_recv_limited};
-use super::promotion::note_received;
+use super::promotion::record_received;
 use super::total;
 use crate::ops::connection;
 use crate::os::access;
@@ -131,10 +131,10 @@ impl RecvSocket for Call<'_, Incoming> {
     }
 
     #[inline]
-    fn note_received(&mut self, len: usize) {
+    fn record_received(&mut self, len: usize) {
         let Target { rt, sock, connection, .. } = self.target;
         batch::count_read();
-        note_received(rt, sock, connection.cell, if self.is_peek() { 0 } else { len });
+        record_received(rt, sock, connection.cell, if self.is_peek() { 0 } else { len });
     }
 }
 

@@ -14,14 +14,14 @@ use netacc_socket::{Errno, Expected, KernelError, Limit, Next, SendSocket, SendW
 use super::call::{kernel_result, Call, Direction, Target};
 use super::direct;
 use super::kernel::{has_room, has_room_for_some, is_full, kernel_send, kernel_send_skipping, unacknowledged};
-use super::promotion::note_sent;
+use super::promotion::record_sent;
 use super::{deferred_or, total};
 use crate::ops::connection;
 use crate::os::errno::{fail, set_errno};
 use crate::os::limits::MAX_BYTES;
 use crate::os::{access, signals};
-use crate::settling;
 use crate::socket::Socket;
+use crate::switching;
 use crate::table::Entry;
 use crate::wait::block;
 use crate::{batch, runtime};
@@ -49,7 +49,7 @@ impl Direction for Outgoing {
 pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
     if flags & libc::MSG_ZEROCOPY != 0 && sock.options.zero_copy.load(Ordering::Relaxed) {
         // SAFETY: passed on.
-        return unsafe { send_noted(entry, sock, fd, iov, flags) };
+        return unsafe { send_zero_copy(entry, sock, fd, iov, flags) };
     }
     let Some((cell, rt)) = sock.stream.as_ref().zip(runtime::get()) else {
         // SAFETY: passed on.
@@ -164,9 +164,9 @@ impl SendSocket for Call<'_, Outgoing> {
     }
 
     #[inline]
-    fn note_sent(&mut self, len: usize) {
+    fn record_sent(&mut self, len: usize) {
         let Target { rt, sock, connection, .. } = self.target;
-        note_sent(rt, sock, connection.cell, len);
+        record_sent(rt, sock, connection.cell, len);
     }
 }
 
@@ -184,10 +184,10 @@ impl Call<'_, Outgoing> {
 
     fn wait_for_peer(&self, expected: Expected, until: Instant, limit: Option<Limit>) -> Waited {
         let netacc_socket::Connection { endpoint, cell } = self.target.connection;
-        let held = limit.map(|limit| (signals::Held::all(), limit));
-        let done = settling::until(endpoint, cell, until, |stream| expected.is_done(stream, self).then_some(()));
-        match held {
-            Some((held, limit)) if held.interrupts(limit.restarts()) => Waited::Interrupted,
+        let blocked_signals = limit.map(|limit| (signals::BlockedSignals::all(), limit));
+        let done = switching::until(endpoint, cell, until, |stream| expected.is_done(stream, self).then_some(()));
+        match blocked_signals {
+            Some((blocked_signals, limit)) if blocked_signals.interrupts(limit.restarts()) => Waited::Interrupted,
             _ if done.is_some() => Waited::Again,
             _ => Waited::TimedOut,
         }
@@ -199,7 +199,7 @@ impl Call<'_, Outgoing> {
 /// # Safety
 /// `iov` describes readable memory.
 #[cold]
-unsafe fn send_noted(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+unsafe fn send_zero_copy(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
     sock.reclaim();
     let adopted = if sock.stream.is_none() { connection::adopt(entry, sock) } else { None };
     let sock = match adopted.as_deref() {
@@ -214,7 +214,7 @@ unsafe fn send_noted(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec]
         unsafe { send(entry, sock, fd, iov, flags & !libc::MSG_ZEROCOPY) }
     };
     if n > 0 {
-        sock.note_zero_copy();
+        sock.record_zero_copy();
     }
     n
 }

@@ -19,7 +19,7 @@ use libc::{sigaction, siginfo_t, ucontext_t};
 
 use crate::os::access::landing;
 use crate::os::errno::{errno, set_errno};
-use crate::os::signals::Held;
+use crate::os::signals::BlockedSignals;
 use crate::os::{confinement, futex, real};
 
 /// The program's action on a signal. Without a lock, because the handler reads it: a version is odd while the action is
@@ -148,7 +148,7 @@ impl Action {
 
     /// Runs `change` alone. Signals are blocked meanwhile, so that no handler of this thread waits for it.
     fn alone<R>(&self, change: impl FnOnce() -> R) -> R {
-        let held = Held::all();
+        let blocked_signals = BlockedSignals::all();
         let mut looks = 0;
         loop {
             let version = self.version.load(Ordering::Relaxed) & !1;
@@ -161,7 +161,7 @@ impl Action {
         let result = change();
         self.version.fetch_add(1, Ordering::AcqRel);
         let saved = errno();
-        drop(held);
+        drop(blocked_signals);
         set_errno(saved);
         result
     }

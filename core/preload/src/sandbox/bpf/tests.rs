@@ -19,7 +19,7 @@ fn program(instructions: &[Instruction]) -> Program {
 }
 
 #[test]
-fn an_allow_list_permits_what_it_names() {
+fn an_allow_list_permits_its_entries() {
     let list = program(&[load(0), if_equal(7, 1, 0), ret(SECCOMP_RET_ERRNO | 38), ret(SECCOMP_RET_ALLOW)]);
     assert!(list.permits(&Call::new(1, 7)));
     assert!(!list.permits(&Call::new(1, 8)));
@@ -38,7 +38,7 @@ fn a_call_is_permitted_only_if_every_argument_is() {
 }
 
 #[test]
-fn a_returned_value_that_is_not_known_permits_nothing() {
+fn an_unknown_returned_value_permits_nothing() {
     let filter = program(&[load(4), Instruction { code: 0x16, jt: 0, jf: 0, k: 0 }]);
     assert_eq!(filter.answers(&Call::new(1, 9)), [Answer::Catches]);
     assert!(filter.permits(&Call::new(1, 9).with_argument(0, SECCOMP_RET_ALLOW.into())));
@@ -52,7 +52,7 @@ fn division_by_zero_ends_the_filter() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_no_program() {
+fn a_program_that_the_kernel_refuses_is_invalid() {
     let allow = ret(SECCOMP_RET_ALLOW);
     let with = |code, k| [Instruction { code, jt: 0, jf: 0, k }, allow];
     assert!(Program::new(&[]).is_none());
@@ -133,7 +133,7 @@ fn generate(random: &mut Random) -> Vec<Instruction> {
 
 /// The result of the kernel's own machine for [`PROBE`] with each set of arguments: the errno. Runs in a child that
 /// installs the filter.
-fn ask_kernel(filter: &[Instruction], arguments: &[[u64; 6]]) -> Vec<i32> {
+fn run_in_kernel(filter: &[Instruction], arguments: &[[u64; 6]]) -> Vec<i32> {
     let mut pipe = [0; 2];
     // SAFETY: two writable ints.
     assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
@@ -177,7 +177,7 @@ fn generated_filters_answer_as_the_kernel_does() {
         let arguments: Vec<[u64; 6]> = (0..8).map(|_| std::array::from_fn(|_| argument())).collect();
         let ours = program(&filter);
         let unknown = Call::new(AUDIT_ARCH_OF_TESTS, PROBE);
-        for (set, errno) in arguments.iter().zip(ask_kernel(&filter, &arguments)) {
+        for (set, errno) in arguments.iter().zip(run_in_kernel(&filter, &arguments)) {
             let call = (0..6).fold(unknown, |call, i| call.with_argument(i, set[i]));
             let answer = Answer::Fails(errno as u16);
             assert_eq!(ours.answers(&call), [answer], "seed {seed}, arguments {set:x?}, filter {filter:x?}");

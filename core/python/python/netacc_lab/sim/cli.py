@@ -129,11 +129,11 @@ def _seeds(options: argparse.Namespace) -> list[int] | None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    return _tell(options, _study(options, {}))
+    return _print_summary(options, _study(options, {}))
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    return _tell(options, _study(options, None))
+    return _print_summary(options, _study(options, None))
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -145,7 +145,7 @@ def _report(options: argparse.Namespace) -> int:
         report.write(found, options.out / f"{found.name}.html")
         tables.write_points(found.points, options.out / f"{found.name}.parquet")
         print(f"{options.out / found.name}.html, .parquet", file=sys.stderr)
-    return _tell(options, found)
+    return _print_summary(options, found)
 
 
 def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> Study | None:
@@ -213,20 +213,20 @@ class _Shown:
             self._bar.close()
 
 
-def _tell(options: argparse.Namespace, found: Study | None) -> int:
+def _print_summary(options: argparse.Namespace, found: Study | None) -> int:
     if found is None:
         return 0
     failures = [{"run": done.key, "status": done.status, "error": done.error} for done in found.failures]
     if options.json:
         unused = found.without_effect()
-        told = {
+        summary = {
             "scenario": found.name,
             "points": found.table(),
             "failures": failures,
             "without_effect": unused,
             "notes": found.notes(),
         }
-        print(json.dumps(told))
+        print(json.dumps(summary))
     else:
         print(f"{found.question}\n\n{table(found)}")
         for note in found.notes():

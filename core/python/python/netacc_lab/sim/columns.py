@@ -38,7 +38,7 @@ def columns(study: Study) -> dict[str, str]:
     return COLUMNS | (SHORT_COLUMNS if short else {}) | happened
 
 
-def say(name: str, estimate: Estimate | None) -> str:
+def text_of(name: str, estimate: Estimate | None) -> str:
     """A figure for people, with its interval; nothing where there is no such figure."""
     if estimate is None:
         return ""
@@ -62,14 +62,16 @@ def _show(name: str, value: float) -> str:
 
 def table(study: Study) -> str:
     """The table, for a terminal."""
-    told = columns(study)
-    heads = ["point", "group", *told.values()]
+    headings = columns(study)
+    heads = ["point", "group", *headings.values()]
     lines = [heads]
     for point in study.points:
         for group in point.groups():
             metrics = point.metrics(group)
             state = "" if point.status == "complete" else f" ({point.status})"
-            lines.append([point.label + state, group, *(say(name, metrics.get(name)) for name in told)])
+            lines.append(
+                [point.label + state, group, *(text_of(name, metrics.get(name)) for name in headings)]
+            )
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
     return "\n".join("  ".join(line).rstrip() for line in padded)

@@ -58,12 +58,12 @@ def names(kind: str) -> list[str]:
     return found
 
 
-def load(kind: str, name: str, asked_by: Path | str) -> Profile:
+def load(kind: str, name: str, required_by: Path | str) -> Profile:
     """A profile. Raises ScenarioError where there is none of that name, or it is not valid."""
-    path = Path(asked_by).parent / name if name.endswith(".toml") else profiles_folder() / f"{name}.toml"
+    path = Path(required_by).parent / name if name.endswith(".toml") else profiles_folder() / f"{name}.toml"
     if not path.exists():
         there = f"there are {', '.join(names(kind))}, and files by their paths"
-        raise refuse(asked_by, f"{kind}.profile", f"there is no {name!r}; {there}")
+        raise refuse(required_by, f"{kind}.profile", f"there is no {name!r}; {there}")
     with path.open("rb") as file:
         try:
             profile = Profile.model_validate(tomllib.load(file))
@@ -73,7 +73,7 @@ def load(kind: str, name: str, asked_by: Path | str) -> Profile:
             raise refuse(path, "", str(error)) from None
     if profile.kind != kind:
         there = ", ".join(names(kind))
-        raise refuse(asked_by, f"{kind}.profile", f"{name!r} is of a {profile.kind}; there are {there}")
+        raise refuse(required_by, f"{kind}.profile", f"{name!r} is of a {profile.kind}; there are {there}")
     models: dict[str, type[BaseModel]] = {"device": DeviceValues, "host": HostValues, "stack": StackValues}
     model = models[kind]
     try:
@@ -83,21 +83,21 @@ def load(kind: str, name: str, asked_by: Path | str) -> Profile:
     return profile
 
 
-def device(name: str, overrides: BaseModel, asked_by: Path | str) -> DeviceValues:
+def device(name: str, overrides: BaseModel, required_by: Path | str) -> DeviceValues:
     """A NIC: the profile's values, and over them those of a scenario."""
-    base = DeviceValues.model_validate(load("device", name, asked_by).plain())
+    base = DeviceValues.model_validate(load("device", name, required_by).plain())
     merged: DeviceValues = base.model_copy(update=_said(overrides, DeviceValues))
     return merged
 
 
-def host(name: str, asked_by: Path | str) -> HostValues:
+def host(name: str, required_by: Path | str) -> HostValues:
     """Processors."""
-    return HostValues.model_validate(load("host", name, asked_by).plain())
+    return HostValues.model_validate(load("host", name, required_by).plain())
 
 
-def stack(name: str, overrides: BaseModel, asked_by: Path | str) -> StackValues:
+def stack(name: str, overrides: BaseModel, required_by: Path | str) -> StackValues:
     """The costs of a stack: the profile's, and over them those of a scenario."""
-    base = StackValues.model_validate(load("stack", name, asked_by).plain())
+    base = StackValues.model_validate(load("stack", name, required_by).plain())
     merged: StackValues = base.model_copy(update=_said(overrides, StackValues))
     return merged
 

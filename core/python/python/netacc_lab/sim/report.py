@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from netacc_lab.sim import stats, units
-from netacc_lab.sim.columns import COLUMNS, columns, say
+from netacc_lab.sim.columns import COLUMNS, columns, text_of
 from netacc_lab.sim.study import Point, Study
 
 _STYLE = """
@@ -31,16 +31,16 @@ img { max-width: 100% }
 
 def write(study: Study, path: Path) -> None:
     """Writes the page: one file, the plots inside."""
-    rows, told = [], columns(study)
+    rows, headings = [], columns(study)
     for point in study.points:
         for group in point.groups():
             metrics = point.metrics(group)
             bad = "" if point.status == "complete" else f' <span class="bad">{point.status}</span>'
-            cells = "".join(f"<td>{html.escape(say(name, metrics.get(name)))}</td>" for name in told)
+            cells = "".join(f"<td>{html.escape(text_of(name, metrics.get(name)))}</td>" for name in headings)
             rows.append(
                 f"<tr><td>{html.escape(point.label)}{bad}</td><td>{html.escape(group)}</td>{cells}</tr>"
             )
-    heads = "".join(f"<th>{head}</th>" for head in ("point", "group", *told.values()))
+    heads = "".join(f"<th>{head}</th>" for head in ("point", "group", *headings.values()))
     plots = "".join(f"<h2>{html.escape(title)}</h2>{_image(figure)}" for title, figure in _figures(study))
     notes = "".join(f'<p class="bad">{html.escape(note)}.</p>' for note in study.notes())
     runs = sum(len(point.runs) for point in study.points)

@@ -185,9 +185,11 @@ def _stack(scenario: Scenario, file: Path) -> Resolved:
             raise refuse(file, f"stack.{name.replace('_', '-')}", f"has no effect: {why}")
     # TCP's packets take the NICs' times, but none of their other values.
     of_tcp = {each.field for each in declared.TABLES["device"] if each.section == "costs"}
-    said = sorted(scenario.device.model_fields_set - {"profile", "interrupt_interval"} - of_tcp)
-    if said and not promoted:
-        raise refuse(file, f"device.{said[0].replace('_', '-')}", f"has no effect: {stack.kind} uses no RDMA")
+    given = sorted(scenario.device.model_fields_set - {"profile", "interrupt_interval"} - of_tcp)
+    if given and not promoted:
+        raise refuse(
+            file, f"device.{given[0].replace('_', '-')}", f"has no effect: {stack.kind} uses no RDMA"
+        )
     if not 576 <= stack.tcp_mtu <= 65535:
         raise refuse(file, "stack.tcp-mtu", f"{stack.tcp_mtu} bytes: from 576B to 65535B")
     nacc = stack.nacc
@@ -213,12 +215,12 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
     costs = profiles.stack(stack.profile or stack.kind, stack, file)
     if host.free:
         of_processors = ["server_threads", "client_threads", "server_loop", "client_loop", "cores"]
-        for table, fields, said in (
+        for table, fields, given in (
             ("host", of_processors, chosen.model_fields_set),
             ("stack", [*StackValues.model_fields, "profile"], stack.model_fields_set),
         ):
             for name in fields:
-                if name in said:
+                if name in given:
                     text = "has no effect: calls take no time on these processors"
                     raise refuse(file, f"{table}.{name.replace('_', '-')}", text)
         if scenario.stack.kind not in (StackKind.NETACC, StackKind.KERNEL_TCP):
@@ -322,7 +324,7 @@ def _bins(sizes: Sizes | None, key: str, file: Path, usual: int) -> list[Resolve
 
 
 def _arrival(workload: Workload, key: str, file: Path) -> Resolved:
-    said = workload.model_fields_set
+    given = workload.model_fields_set
     trace = workload.kind == "trace-replay"
     short = workload.kind == "short-connections"
     closed = workload.arrival == "closed"
@@ -335,13 +337,13 @@ def _arrival(workload: Workload, key: str, file: Path) -> Resolved:
         "trace": not trace,
     }
     for name, wrong in senseless.items():
-        if wrong and name in said:
+        if wrong and name in given:
             raise refuse(file, f"{key}.{name}", "has no effect here")
     exponential = workload.spacing == "exponential"
     if trace:
         return {"kind": "trace", "requests": _trace(workload, key, file)}
     if closed:
-        depth = 8 if workload.kind == "streaming" and "depth" not in said else workload.depth
+        depth = 8 if workload.kind == "streaming" and "depth" not in given else workload.depth
         think = {"mean_ns": workload.think, "exponential": exponential and workload.think > 0}
         return {"kind": "closed", "depth": depth, "think": think}
     if workload.rate is None:
@@ -376,9 +378,9 @@ def _faults(
         key = f"fault.{number}"
         needs = {FaultKind.CUT: set(), FaultKind.LOSS: {"loss"}, FaultKind.SLOW: {"rate"}}[fault.kind]
         for name in ("loss", "rate"):
-            said = getattr(fault, name) is not None
-            if said != (name in needs):
-                text = "has no effect" if said else "is missing"
+            given = getattr(fault, name) is not None
+            if given != (name in needs):
+                text = "has no effect" if given else "is missing"
                 raise refuse(file, f"{key}.{name}", f"{text}: the fault is a {fault.kind}")
         if fault.reroute_after is not None and fault.kind is not FaultKind.CUT:
             raise refuse(file, f"{key}.reroute-after", f"has no effect: the fault is a {fault.kind}")

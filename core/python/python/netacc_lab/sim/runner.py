@@ -86,10 +86,10 @@ def _simulate(task: Task, folder: Path, progress: Progress | None) -> str:
             process.kill()
             raise
         errors.seek(0)
-        said = errors.read().strip()
+        message = errors.read().strip()
     if code not in STATUSES or not (folder / "meta.json").exists():
         how = f"signal {-code}" if code < 0 else f"status {code}"
-        raise SimulatorError(f"the simulator ended with {how}: {said[-2000:] or 'without a message'}")
+        raise SimulatorError(f"the simulator ended with {how}: {message[-2000:] or 'without a message'}")
     return STATUSES[code]
 
 

@@ -67,10 +67,10 @@ def build(topology: Topology, file: Path | str) -> Graph:
     }
     for name in ("hosts", "racks", "hosts_per_rack", "spines", "k"):
         key = f"topology.{name.replace('_', '-')}"
-        said = getattr(topology, name) is not None
-        if said and name not in needs[topology.kind]:
+        given = getattr(topology, name) is not None
+        if given and name not in needs[topology.kind]:
             raise refuse(file, key, f"has no effect on {topology.kind}")
-        if not said and name in needs[topology.kind]:
+        if not given and name in needs[topology.kind]:
             raise refuse(file, key, f"is missing: {topology.kind} needs it")
     flat = topology.kind in ("direct", "star")
     for name in ("uplink_rate", "uplink_delay", "oversubscription", "placement"):

@@ -20,17 +20,17 @@ pub fn wake_sleepers(cell: &Arc<StreamCell>) {
     }
 }
 
-/// Checks a stream repeatedly, and serves its link and the helper's queue in between, until `look` has a result, or
+/// Checks a stream repeatedly, and serves its link and the helper's queue in between, until `check` has a result, or
 /// until `deadline`: then the result is `None`. For changes that are microseconds away, if the peer lives.
 pub fn until<T>(
     endpoint: &Endpoint,
     cell: &Arc<StreamCell>,
     deadline: Instant,
-    mut look: impl FnMut(&mut LockedStream<'_>) -> Option<T>,
+    mut check: impl FnMut(&mut LockedStream<'_>) -> Option<T>,
 ) -> Option<T> {
     loop {
         cell.take_in(endpoint);
-        let answer = cell.lock(endpoint).change(&mut look);
+        let answer = cell.lock(endpoint).change(&mut check);
         if answer.is_some() || now() >= deadline {
             return answer;
         }
@@ -41,14 +41,14 @@ pub fn until<T>(
 }
 
 /// Waits, for a bounded time, until a stream is neither being promoted nor demoted.
-pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
-    until(endpoint, cell, now() + SETTLE_DEADLINE, |guard| {
+pub fn until_switched(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+    until(endpoint, cell, now() + PROMOTION_PATIENCE, |guard| {
         matches!(guard.proto().phase(), Phase::Plain | Phase::Linked).then_some(())
     });
 }
 
 /// How long a fork or a close waits for a promotion in progress. Arbitrary; peers answer in microseconds, or never.
-pub const SETTLE_DEADLINE: Duration = Duration::from_millis(200);
+pub const PROMOTION_PATIENCE: Duration = Duration::from_millis(200);
 
 /// How long the kernel's socket of a stream that has ended may take to end as well. Arbitrary; it takes microseconds,
 /// unless the peer has not closed.
@@ -75,11 +75,11 @@ pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patie
 
 /// The kernel reports an error on a stream's socket. Returns whether the application may have seen that error already,
 /// on the link. If so, the kernel does not report it any more.
-pub fn settle_error(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
+pub fn handle_kernel_error(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
     let mut guard = cell.lock(endpoint);
-    let settling = guard.is_settling();
-    netacc_socket::settle_end(&mut guard, now);
-    settling
+    let pending = guard.is_end_pending();
+    netacc_socket::progress_end(&mut guard, now);
+    pending
 }
 
 /// While the outgoing direction changes its path, nothing can be written. The change takes microseconds. A program with

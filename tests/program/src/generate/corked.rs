@@ -27,7 +27,7 @@ enum LetGo {
 impl Model {
     /// Some writes that are held back, and the event that releases them. Until then no process polls the direction: the
     /// implementation decides how much of it comes earlier.
-    pub(super) fn hold_back(&mut self, h: Holder, draw: &mut Draw) {
+    pub(super) fn cork(&mut self, h: Holder, draw: &mut Draw) {
         let Some(o) = self.opposite(h) else { return };
         let (end, peer) = (self.end(h).clone(), self.peer(h).clone());
         let room = room(&self.shape.config);
@@ -113,7 +113,7 @@ mod tests {
     use crate::{generate, Mix, Shape};
 
     /// The effect of a step on the bytes that a slot holds back: holds some back, or releases them.
-    fn holds(step: &Step) -> Option<bool> {
+    fn effect_on_corked(step: &Step) -> Option<bool> {
         match &step.op {
             Op::Send { n, flags, .. } if flags.more => (*n > 0).then_some(true),
             Op::Set { option: Option_::Cork, value, .. } => Some(*value == 1),
@@ -123,15 +123,15 @@ mod tests {
 
     // Breaks if a process might poll a direction that has bytes held back, or a way to release them is never drawn.
     #[test]
-    fn nobody_looks_before_it_is_let_go_of() {
+    fn corked_bytes_are_not_polled_before_release() {
         let mut ways = BTreeSet::new();
-        let mut held = 0;
+        let mut corked = 0;
         for seed in 1..2000 {
             for mix in [Mix::Data, Mix::Readiness, Mix::Endings, Mix::Sharing, Mix::All] {
                 let steps = generate(&Shape { mix, ..Shape::default() }, &numbers(seed, 40)).steps;
                 let mut rest = steps.iter();
-                while let Some(first) = rest.find(|step| holds(step) == Some(true)) {
-                    held += 1;
+                while let Some(first) = rest.find(|step| effect_on_corked(step) == Some(true)) {
+                    corked += 1;
                     let mut holder = first.p;
                     let corked = matches!(first.op, Op::Set { .. });
                     let way = rest.by_ref().find_map(|step| match &step.op {
@@ -154,7 +154,7 @@ mod tests {
                 }
             }
         }
-        assert!(held > 1000, "{held}");
+        assert!(corked > 1000, "{corked}");
         assert_eq!(ways, BTreeSet::from(["elsewhere", "end", "nodelay", "option", "time", "write"]));
     }
 }

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 pub(crate) struct DeviceId(pub(crate) usize);
 
 #[derive(Default)]
-struct Held {
+struct Deferred {
     /// The device whose wake-ups are delayed.
     device: Option<DeviceId>,
     /// Pairs and the peer's completion queues, each once.
@@ -18,24 +18,24 @@ struct Held {
 }
 
 thread_local! {
-    static HELD: RefCell<Held> = const { RefCell::new(Held { device: None, wakes: Vec::new() }) };
+    static DEFERRED: RefCell<Deferred> = const { RefCell::new(Deferred { device: None, wakes: Vec::new() }) };
 }
 
 /// From now on this thread delays wake-ups.
 pub(crate) fn begin(device: DeviceId) {
-    with(|held| {
-        if held.device != Some(device) {
-            *held = Held { device: Some(device), wakes: Vec::new() };
+    with(|deferred| {
+        if deferred.device != Some(device) {
+            *deferred = Deferred { device: Some(device), wakes: Vec::new() };
         }
     });
 }
 
 /// Whether the wake-up is delayed.
 pub(crate) fn keep(device: DeviceId, pair: u32, cq: usize) -> bool {
-    with(|held| {
-        let ours = held.device == Some(device);
-        if ours && !held.wakes.contains(&(pair, cq)) {
-            held.wakes.push((pair, cq));
+    with(|deferred| {
+        let ours = deferred.device == Some(device);
+        if ours && !deferred.wakes.contains(&(pair, cq)) {
+            deferred.wakes.push((pair, cq));
         }
         ours
     })
@@ -44,11 +44,12 @@ pub(crate) fn keep(device: DeviceId, pair: u32, cq: usize) -> bool {
 
 /// Ends the delay, and calls `ring` for each delayed wake-up.
 pub(crate) fn end(device: DeviceId, mut ring: impl FnMut(u32, usize)) {
-    let held = with(|held| if held.device == Some(device) { std::mem::take(held) } else { Held::default() });
-    held.unwrap_or_default().wakes.into_iter().for_each(|(pair, cq)| ring(pair, cq));
+    let deferred =
+        with(|deferred| if deferred.device == Some(device) { std::mem::take(deferred) } else { Deferred::default() });
+    deferred.unwrap_or_default().wakes.into_iter().for_each(|(pair, cq)| ring(pair, cq));
 }
 
 /// `None` in a thread that is ending.
-fn with<R>(f: impl FnOnce(&mut Held) -> R) -> Option<R> {
-    HELD.try_with(|held| f(&mut held.borrow_mut())).ok()
+fn with<R>(f: impl FnOnce(&mut Deferred) -> R) -> Option<R> {
+    DEFERRED.try_with(|deferred| f(&mut deferred.borrow_mut())).ok()
 }

@@ -57,9 +57,9 @@ fn an_opener_that_forks_meanwhile_does_not_open() {
 
 /// Records the streams of its events.
 #[derive(Clone, Default)]
-struct Noting(Arc<Mutex<Vec<u32>>>);
+struct Recorder(Arc<Mutex<Vec<u32>>>);
 
-impl ReadySink for Noting {
+impl ReadySink for Recorder {
     fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
         false
     }
@@ -76,10 +76,10 @@ impl ReadySink for Noting {
 /// Breaks if no thread checked a stream that a busy program is opening: the peer's answer to the attempt comes by the
 /// link, until there is a marker to wait for on the anchor.
 #[test]
-fn a_stream_that_is_being_opened_is_looked_after() {
+fn a_stream_that_is_being_opened_is_watched() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    let told = Noting::default();
-    let (client, server) = (owned(&fabric, |_: &Event| {}, told.clone()), endpoint(&fabric));
+    let reported = Recorder::default();
+    let (client, server) = (owned(&fabric, |_: &Event| {}, reported.clone()), endpoint(&fabric));
     let (near, _far) = connect(&client, &server, 40_011);
     client.promote(&near).expect("the acceptor is published");
     let waits = || near.lock(&client).proto().awaits_switch();
@@ -92,5 +92,5 @@ fn a_stream_that_is_being_opened_is_looked_after() {
     client.progress(Instant::from_nanos(0));
     assert!(waits() && !near.is_opening());
     // When the attempt began, and when it was answered.
-    assert_eq!(*told.0.lock().expect("no test panics with it"), [near.number(), near.number()]);
+    assert_eq!(*reported.0.lock().expect("no test panics with it"), [near.number(), near.number()]);
 }
