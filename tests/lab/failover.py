@@ -41,7 +41,7 @@ class Hosts:
         else:
             self.lab.out(host, "rdma", "link", "add", self.device, "type", self.kind, "netdev", "lab0")
 
-    def tell(self, scenario: str, longest: float, bound: float = LONGEST_PAUSE) -> None:
+    def report(self, scenario: str, longest: float, bound: float = LONGEST_PAUSE) -> None:
         """Reports the longest standstill, and judges it."""
         told = {"device": self.kind, "scenario": scenario, "longest_s": round(longest, 3), "bound_s": bound}
         RESULTS.mkdir(parents=True, exist_ok=True)

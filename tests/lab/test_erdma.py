@@ -13,7 +13,7 @@ import pytest
 
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import BOOT_SECONDS, UpLab, down, fabric, line_from, link, netacc_lab, up
-from tests.lab.test_limits import AS_NOBODY, ask, client_command, serve
+from tests.lab.test_limits import AS_NOBODY, client_command, run_clients, serve
 from tests.lab.test_programs import Device, until_on_links
 
 # The functions' settings for a loss of 0.5%, a delay of 3 ms and 500 Mbit/s.
@@ -71,7 +71,7 @@ def test_programs_of_an_ordinary_user(erdma: UpLab) -> None:
     device = Device(erdma, "native", loses=False)
     server = serve(device, "7006", *AS_NOBODY)
     asked = (*AS_NOBODY, *device.accelerated(*client_command("7006", 2)))
-    counters = until_on_links(device, server, lambda _: ask(erdma, *asked))
+    counters = until_on_links(device, server, lambda _: run_clients(erdma, *asked))
     assert counters.link_bytes > 0
 
 

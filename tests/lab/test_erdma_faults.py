@@ -48,7 +48,7 @@ def recovers(hosts: Hosts, conversation: Conversation, scenario: str) -> None:
     conversation.wait_for_progress()
     assert conversation.links_failed() >= 1
     comes_back(conversation)
-    hosts.tell(scenario, conversation.end())
+    hosts.report(scenario, conversation.end())
 
 
 def name_of(function: int) -> str:
@@ -115,7 +115,7 @@ def test_no_message_finds_an_empty_receive_queue(hosts: Hosts, empty: str) -> No
     assert counted(hosts, "qp_failures") == before[0]
     assert counted(hosts, "rx_requests") >= before[1] + 300
     assert conversation.links_failed() == 0
-    hosts.tell(f"empty receive queue: {empty}", conversation.end())
+    hosts.report(f"empty receive queue: {empty}", conversation.end())
 
 
 @pytest.mark.parametrize("seconds", [1, pytest.param(4, marks=pytest.mark.long)])
@@ -155,7 +155,7 @@ def test_lost_interrupts_cost_time_alone(hosts: Hosts, count: int) -> None:
         if counted(hosts, "interrupts_lost") >= before + 2 * count:
             break
     assert counted(hosts, "interrupts_lost") == before + 2 * count, "as many at each function"
-    hosts.tell(f"{count} interrupts lost", conversation.end())
+    hosts.report(f"{count} interrupts lost", conversation.end())
 
 
 @pytest.mark.long
@@ -164,7 +164,7 @@ def test_interrupts_that_come_twice_change_nothing(hosts: Hosts) -> None:
     conversation = begin_on_link(hosts.lab)
     conversation.wait_for_progress(200)
     assert conversation.links_failed() == 0
-    hosts.tell("interrupts doubled", conversation.end())
+    hosts.report("interrupts doubled", conversation.end())
 
 
 #: QPs, connections, completion queues, memory: by their numbers.
@@ -190,7 +190,7 @@ def test_a_command_fails(hosts: Hosts, command: str, function: int) -> None:
             break
     assert counted(hosts, "commands_refused") > refused, "it was tried"
     assert conversation.counters().streams_promoted == 0
-    hosts.tell(f"{COMMANDS[command]} fails at the {name_of(function)}", conversation.end())
+    hosts.report(f"{COMMANDS[command]} fails at the {name_of(function)}", conversation.end())
     fabric(hosts.lab, {"set": {"failing_commands": []}})
     hosts.lab.end_commands()
     begin_on_link(hosts.lab).end()
@@ -215,7 +215,7 @@ def test_functions_differ(hosts: Hosts, function: int) -> None:
         assert all(line in small and line not in large for line in SHOWN), small
         versions = [info.partition("fw_ver:")[2].split()[0] for info in (small, large)]
         assert versions[0] != versions[1]
-        hosts.tell(f"a lesser function at the {name_of(function)}", begin_on_link(hosts.lab).end())
+        hosts.report(f"a lesser function at the {name_of(function)}", begin_on_link(hosts.lab).end())
     finally:
         restore(hosts.lab, before)
         hosts.take_device(host)
