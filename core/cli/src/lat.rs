@@ -206,7 +206,7 @@ fn measure(args: &LatArgs, path: PathName, size: u32) -> Result<measured::Measur
 /// The same client as for TCP, as a program under `netacc_run`.
 fn through_the_stack(args: &LatArgs, size: u32) -> Result<measured::Measured, LatError> {
     let mut command = accelerated()?;
-    command.args(["lat-peer", "ask", &SocketAddr::new(args.address, args.port).to_string()]);
+    command.args(["lat-peer", "client", &SocketAddr::new(args.address, args.port).to_string()]);
     command.args([size.to_string(), args.count.to_string()]);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
