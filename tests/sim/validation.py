@@ -369,7 +369,7 @@ ALLOWED: dict[tuple[str, str], float | None] = {
     ("netacc", "mean"): 0.05,
     ("netacc", "p50"): 0.1,
 }
-#: What a figure is. The rates are fitted: TCP's by a segment's cost, NetACC's by a library call's.
+#: Kinds of figures. The rates are fitted: TCP's by a segment's cost, NetACC's by a library call's.
 #: The mean is the number of connections divided by the rate.
 KIND = {"rate": "fitted", "mean": "follows from the rate"}
 

@@ -95,7 +95,7 @@ impl ProcessorConfig {
         (!idle).then_some(self.workers() as u32)
     }
 
-    /// The time that a core needs for work. What is random about it is decided by `seed`: with the same one, more work of a kind
+    /// The time that a core needs for work. The seed decides the random part of it: with the same seed, more work of a kind
     /// takes that much longer, and the rest as long.
     pub fn time(&self, work: &Work, seed: u64) -> Duration {
         let mut kinds = 0;

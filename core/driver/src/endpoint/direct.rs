@@ -6,8 +6,8 @@
 //! * a message that is sent is one contiguous span, for which there is credit, and the stream stays writable;
 //! * before a message is sent, everything that has come on the link is handled;
 //! * a message that is received is of the stream's data, as are all that have come on the link, and they are few;
-//! * a message that comes is announced to those who watch the stream, if the caller knows of any. A thread that begins to watch it later may find the
-//!   message gone, as if it had been read before;
+//! * a message that arrives is announced to the watchers of the stream, if the caller knows of any. A thread that begins to
+//!   watch it later may find the message gone, as if it had been read before;
 //! * no other thread polls the link: its `rx` is not waited for.
 //!
 //! In all other cases nothing is moved, and the link is polled as ever, so that messages are handled in their order.

@@ -33,7 +33,7 @@ enum LinkState {
     Refused,
 }
 
-/// What draining a link has found.
+/// The state of a link after some of its completions.
 struct Drained {
     alive: bool,
     failed: bool,

@@ -144,7 +144,7 @@ impl<S> LinkOf<S> {
     pub(crate) fn count_seen(&self, completions: u32) {
         // A device without `qp_wait` has no sequence.
         let completions = if self.caps.qp_wait { completions } else { 0 };
-        // What this thread has not counted, such as a wake-up, stays news: the link is drained then.
+        // Events that this thread has not counted, such as a wake-up, remain news, so the next caller drains the link.
         self.seen.store(self.seen.load(Ordering::Relaxed).wrapping_add(completions), Ordering::Release);
     }
 

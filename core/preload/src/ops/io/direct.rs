@@ -1,8 +1,12 @@
 //! The direct way of a short call that moves bytes on a link: see `send_direct` and `receive_direct` of
-//! [`Endpoint`](netacc_driver::Endpoint), which check the stream. Here is the socket's part of the preconditions: the call has one buffer, which
-//! can be used, and no flag or option that gives it another meaning; nothing measures its connection; a receive returns
-//! whatever is there, and nobody else has to see that come. A call that does not meet them, or finds no bytes or no room,
-//! goes on as any other.
+//! [`Endpoint`](netacc_driver::Endpoint), which check the stream.
+//!
+//! This module checks the socket's part of the preconditions:
+//! * the call has one buffer, whose memory is accessible, and no flag or option that gives it another meaning;
+//! * no path choice measures the connection;
+//! * a receive may return any number of bytes, and no watcher waits for them.
+//!
+//! A call that does not meet them, or finds no bytes or no room, takes the steps of `core/socket`.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
