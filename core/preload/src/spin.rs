@@ -21,6 +21,8 @@ pub struct SpinPolicy {
     average_ns: AtomicU64,
     /// The decision of `choice`.
     spins: AtomicBool,
+    /// Spinning is on trial.
+    on_trial: AtomicBool,
     /// Samples that find it locked are left out.
     choice: Mutex<Choice>,
     /// Waits that were to spin, and waits that were to sleep at once.
@@ -28,9 +30,12 @@ pub struct SpinPolicy {
 }
 
 /// Longest adaptive spin. Arbitrary: about what a sleep and a wake-up cost on a slow machine.
-const MAX_SPIN_NS: u64 = 50_000;
-/// Waits longer than this do not pay for spinning.
-const WORTH_NS: u64 = 40_000;
+const MAX_SPIN_NS: u64 = 120_000;
+/// Waits longer than this do not pay for spinning. Arbitrary: longer than the wake-up of a sleeping peer, which takes 50
+/// us and more in virtual machines.
+const WORTH_NS: u64 = 80_000;
+/// How long a wait spins while spinning is on trial: a peer that sleeps has to wake up meanwhile.
+const TRIAL_SPIN_NS: u64 = 200_000;
 /// A gap this long between two readings of the clock means that the thread was preempted.
 const PREEMPTED_NS: u64 = 30_000;
 
@@ -52,6 +57,7 @@ impl SpinPolicy {
             },
             average_ns: AtomicU64::new(10_000),
             spins: AtomicBool::new(true),
+            on_trial: AtomicBool::new(false),
             choice: Mutex::new(Choice::new()),
             waits: Default::default(),
         }
@@ -88,7 +94,12 @@ impl Waiting<'_> {
             return ns;
         }
         let average = self.policy.average_ns.load(Ordering::Relaxed);
-        if self.strategy == Strategy::Sleep || average > WORTH_NS {
+        if self.strategy == Strategy::Sleep {
+            0
+        } else if self.policy.on_trial.load(Ordering::Relaxed) {
+            // Two sleepers wait for each other's wake-ups, so their average says nothing about spinning.
+            TRIAL_SPIN_NS
+        } else if average > WORTH_NS {
             0
         } else {
             (2 * average + 10_000).min(MAX_SPIN_NS)
@@ -138,5 +149,6 @@ impl Waiting<'_> {
             Sample { strategy: self.strategy, was_preempted: self.was_preempted, waited, events: events as u32 },
         );
         policy.spins.store(choice.strategy() == Strategy::Spin, Ordering::Relaxed);
+        policy.on_trial.store(choice.is_trial(), Ordering::Relaxed);
     }
 }

@@ -113,6 +113,11 @@ impl Choice {
         self.in_use
     }
 
+    /// Whether the way in use is on trial.
+    pub(super) fn is_trial(&self) -> bool {
+        self.phase == Phase::Trial
+    }
+
     /// A wait ended at `now`.
     pub(super) fn record(&mut self, now: Instant, sample: Sample) {
         if sample.strategy != self.in_use || sample.waited > IDLE && !sample.was_preempted {
