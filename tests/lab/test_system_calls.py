@@ -13,6 +13,9 @@ ROUND_TRIPS = str(REPO / "tests/lab/programs/round_trips.py")
 SERVER, PORT = "10.99.0.1", "7004"
 ROUNDS, COUNT = "20", "200"
 
+#: The rounds that are compared.
+LAST = 5
+
 
 def test_a_message_costs_one_call_while_no_thread_sleeps(rxe: UpLab) -> None:
     """Breaks if a thread is woken that does not sleep, or a message is several requests to the device."""
@@ -22,9 +25,10 @@ def test_a_message_costs_one_call_while_no_thread_sleeps(rxe: UpLab) -> None:
         assert line_from(server.stdout) == "listening\n"
         for _ in attempts():
             calls = [float(line) for line in rxe.out(2, *run, "ask", SERVER, PORT, ROUNDS, COUNT).split()]
-            # The others were on TCP, at least in part.
-            if on_link := [each for each in calls if each >= 0.9]:
+            # In the first rounds it is not on a link yet, and it may leave it where TCP is faster.
+            last = calls[-LAST:]
+            if min(last) >= 0.9:
                 break
         else:
             pytest.fail(f"not on a link: {calls}")
-    assert min(on_link) < 1.5, calls
+    assert max(last) < 1.2, calls

@@ -94,12 +94,23 @@ impl DeviceCq {
         self.cq.arm();
     }
 
-    /// Takes the event, if there is one.
-    pub(crate) fn take_event(&self) {
+    /// Takes the event, if there is one. Returns whether there was.
+    fn take_event(&self) -> bool {
         let _order = self.polling.lock();
-        if self.armed.load(Ordering::SeqCst) && self.channel.take_event() {
+        let taken = self.armed.load(Ordering::SeqCst) && self.channel.take_event();
+        if taken {
             self.armed.store(false, Ordering::SeqCst);
             self.due.store(false, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Takes the event for a thread that does not sleep here. Those that do would not see it any more, so they are woken.
+    pub(crate) fn drain(&self) {
+        if self.take_event() && self.sleepers.load(Ordering::SeqCst) > 0 {
+            if let Some(event) = self.event.get() {
+                event.signal();
+            }
         }
     }
 

@@ -148,7 +148,7 @@ impl Queue {
         let armed = self.is_armed();
         self.set.readable(|number| match u32::try_from(number).ok().and_then(|id| members.get(&QueuePairId(id))) {
             Some(link) => {
-                link.device_cq.take_event();
+                link.device_cq.drain();
                 if armed {
                     link.device_cq.arm();
                 }

@@ -1,7 +1,7 @@
 //! The control path: starting and ending the runtime, and the work of its helper thread.
 //!
 //! * `starting`: making the runtime. `sink`: its answer to changes of streams.
-//! * `helper`: the thread. [`shortage`]: giving descriptors back to the program. [`unseen`]: the policy for unseen I/O.
+//! * `helper`: the thread. `unwatched`: its part in links that no thread watches. [`shortage`]: giving descriptors back to the program. [`unseen`]: the policy for unseen I/O.
 //! * [`fork`], [`exit`]: connections of a process that forks, ends, or is replaced.
 
 pub mod exit;
@@ -11,5 +11,6 @@ pub mod shortage;
 mod sink;
 mod starting;
 pub mod unseen;
+mod unwatched;
 
 pub use starting::start;

@@ -2,7 +2,8 @@
 //!
 //! A link belongs to the watcher of its streams, an epoll instance or a thread asleep in `poll`, so that the thread
 //! which waits there finds arrivals without the help of another thread. A link without watchers belongs to the common
-//! queue, on which no thread sleeps: a blocking call polls the link itself.
+//! queue, on which no thread sleeps: a blocking call polls the link itself. Its peer may open further streams there, see
+//! `control/unwatched`.
 //!
 //! These links belong to the helper's queue:
 //!
@@ -11,8 +12,6 @@
 //!   all with a reset.
 //! * A link on which a stream is being opened, because its peer may want to abandon that, whatever this program does
 //!   meanwhile.
-//! * A link without watchers that has room for further streams, because their OPENs must be answered although no thread
-//!   waits on the streams that it has. This does not apply if peers can knock.
 //!
 //! A device has few queues. A watcher that gets none has its links on the helper's queue: the helper handles what
 //! arrives there, and wakes the watcher of each stream that has changed. So no thread is woken for a stream that it
@@ -421,7 +420,7 @@ fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
         // A thread watches some of the streams for the length of one call: it must not be woken for the others.
         Some(home) if home.passing && unwatched => helpers,
         Some(home) => home.queue,
-        None if open && !link.awaits_streams() => endpoint.default_cq(),
+        None if open => endpoint.default_cq(),
         None => helpers,
     }
 }

@@ -158,11 +158,6 @@ impl<S> LinkOf<S> {
         CompletionQueueId(self.cq.load(Ordering::Relaxed))
     }
 
-    /// Whether the peer may open another stream here, and cannot wake this process for it: a thread must poll.
-    pub fn awaits_streams(&self) -> bool {
-        !self.caps.knock && self.tx.lock().proto.has_room()
-    }
-
     /// The number of its streams.
     pub fn streams(&self) -> u16 {
         self.tx.lock().proto.streams()

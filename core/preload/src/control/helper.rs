@@ -12,13 +12,14 @@ use netacc_device::{Armed, Instant};
 use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::{Reason, Role};
 
+use super::unwatched::Unwatched;
 use super::{exit, shortage};
 use crate::holders::search::Searches;
 use crate::os::clock::now;
 use crate::os::own::drain;
 use crate::os::{inside, kept, log, real};
 use crate::ring::foreign::{self, Verdict};
-use crate::runtime::helper::{ASLEEP, DEVICE, KICK, STATS};
+use crate::runtime::helper::{ASLEEP, DEVICE, KICK, STATS, UNWATCHED};
 use crate::runtime::Runtime;
 use crate::table::{self, Entry};
 use crate::{anchor, queues, stats};
@@ -123,6 +124,7 @@ fn run(rt: &'static Runtime) {
         rt,
         endpoint,
         searches: Searches::new(&rt.search_wanted),
+        unwatched: Unwatched::new(rt, endpoint),
         kicked: false,
         child_waits_since: None,
         giving_back: None,
@@ -138,6 +140,7 @@ struct Helper<'a> {
     rt: &'static Runtime,
     endpoint: &'a Endpoint,
     searches: Searches<'a>,
+    unwatched: Option<Unwatched<'a>>,
     /// The helper was kicked, perhaps by a child, which is not served yet.
     kicked: bool,
     /// Since when the helper has tried to serve it.
@@ -158,9 +161,16 @@ impl Helper<'_> {
         queues::of_process().check_due(endpoint);
         let next = endpoint.progress(now());
         let search = self.searches.advance();
+        let unwatched = self.unwatched.as_mut().and_then(|unwatched| unwatched.advance(now()));
         ASLEEP.store(true, Ordering::SeqCst);
         let ring_check = rt.helper.mappings().and_then(|_| foreign::next_check());
-        let next = next.into_iter().chain(queues::of_process().next_check()).chain(search).chain(ring_check).min();
+        let next = next
+            .into_iter()
+            .chain(queues::of_process().next_check())
+            .chain(search)
+            .chain(unwatched)
+            .chain(ring_check)
+            .min();
         let device = endpoint.device();
         let cq = endpoint.control_cq();
         let armed = device.arm(cq);
@@ -243,6 +253,11 @@ impl Helper<'_> {
                 }
             }
             DEVICE => {}
+            UNWATCHED => {
+                if let Some(unwatched) = &mut self.unwatched {
+                    unwatched.announced(now());
+                }
+            }
             key => anchor_event(self.rt, self.endpoint, key, event.events),
         }
     }

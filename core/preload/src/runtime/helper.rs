@@ -135,6 +135,13 @@ impl Helper {
         unsafe { real::epoll_ctl(self.epoll.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, &mut event) == 0 }
     }
 
+    /// Waits for other events of a descriptor from now on.
+    pub(crate) fn change(&self, fd: c_int, events: c_int, data: u64) {
+        let mut event = libc::epoll_event { events: events as u32, u64: data };
+        // SAFETY: the event is readable.
+        unsafe { real::epoll_ctl(self.epoll.load(Ordering::Relaxed), libc::EPOLL_CTL_MOD, fd, &mut event) };
+    }
+
     /// Watches an anchor for records and for its end. The registration goes with the descriptor.
     pub(crate) fn watch(&self, fd: c_int, cell: &Arc<StreamCell>) {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
@@ -157,4 +164,5 @@ impl Helper {
 pub(crate) const KICK: u64 = 0;
 pub(crate) const STATS: u64 = 1;
 pub(crate) const DEVICE: u64 = 2;
+pub(crate) const UNWATCHED: u64 = 3;
 const FIRST_ANCHOR: u64 = 16;
