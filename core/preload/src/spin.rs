@@ -9,7 +9,7 @@ use netacc_device::{Instant, MODERATION};
 use parking_lot::Mutex;
 
 use crate::os::clock::now;
-use choice::{Choice, Sample, Strategy};
+use choice::{Choice, Sample, Strategy, WORTH_NS};
 
 /// How the process' threads wait.
 ///
@@ -31,9 +31,6 @@ pub struct SpinPolicy {
 
 /// Longest adaptive spin. Arbitrary: about what a sleep and a wake-up cost on a slow machine.
 const MAX_SPIN_NS: u64 = 120_000;
-/// Waits longer than this do not pay for spinning. Arbitrary: longer than the wake-up of a sleeping peer, which takes 50
-/// us and more in virtual machines.
-const WORTH_NS: u64 = 80_000;
 /// How long a wait spins while spinning is on trial: a peer that sleeps has to wake up meanwhile.
 const TRIAL_SPIN_NS: u64 = 200_000;
 /// A gap this long between two readings of the clock means that the thread was preempted.
@@ -136,8 +133,11 @@ impl Waiting<'_> {
 
     /// The wait is over, and has brought so many events.
     pub fn end(self, events: usize) {
+        self.end_at(now(), events);
+    }
+
+    fn end_at(self, now: Instant, events: usize) {
         let policy = self.policy;
-        let now = now();
         let waited = now.saturating_since(self.begun);
         policy.average(waited.as_nanos() as u64);
         if policy.fixed_ns.is_some() {
@@ -150,5 +150,58 @@ impl Waiting<'_> {
         );
         policy.spins.store(choice.strategy() == Strategy::Spin, Ordering::Relaxed);
         policy.on_trial.store(choice.is_trial(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Nanoseconds from a message to an answer, where both processes are awake; the wake-up of a sleeper takes as long.
+    const EXCHANGE_NS: u64 = 1_000;
+    const WAKE_UP_NS: u64 = 50_000;
+
+    /// Two processes that answer each other, on a machine with a processor for each. Returns the duration of a
+    /// round trip at the end, in nanoseconds.
+    fn ping_pong(policies: [&SpinPolicy; 2], rounds: u32) -> u64 {
+        let mut now = Instant::from_nanos(1_000_000_000);
+        let mut begun = [now; 2];
+        let mut round_trip = 0;
+        for round in 0..rounds {
+            let from = now;
+            for (policy, begun) in policies.iter().zip(&mut begun) {
+                // A message comes for this process, which has waited since its last one.
+                now = now + Duration::from_nanos(EXCHANGE_NS);
+                let waiting = policy.begin(*begun);
+                if round > 0 && now.saturating_since(*begun).as_nanos() as u64 > waiting.budget() {
+                    now = now + Duration::from_nanos(WAKE_UP_NS);
+                }
+                waiting.end_at(now, 1);
+                *begun = now;
+            }
+            round_trip = now.saturating_since(from).as_nanos() as u64;
+        }
+        round_trip
+    }
+
+    fn sleeping() -> SpinPolicy {
+        let policy = SpinPolicy::new(PollBudget::Adaptive);
+        policy.average_ns.store(2 * WAKE_UP_NS, Ordering::Relaxed);
+        policy
+    }
+
+    // Breaks if two processes that sleep for each message go on like that, although both could spin: each finds its peer
+    // asleep, so that its own spins end before the answer comes.
+    #[test]
+    fn two_sleepers_find_that_they_can_spin() {
+        assert_eq!(ping_pong([&sleeping(), &sleeping()], 50_000), 2 * EXCHANGE_NS);
+    }
+
+    #[test]
+    fn two_spinners_stay_awake() {
+        let policies = [(); 2].map(|()| SpinPolicy::new(PollBudget::Adaptive));
+        assert_eq!(ping_pong(policies.each_ref(), 50_000), 2 * EXCHANGE_NS);
     }
 }

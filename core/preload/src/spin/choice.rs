@@ -53,6 +53,9 @@ const IDLE: Duration = Duration::from_millis(10);
 /// cost less than 1 %.
 const RETRY: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// Waits that take longer do not pay for spinning. Arbitrary: longer than the wake-up of a sleeping peer, which takes 50 us
+/// and more in virtual machines.
+pub(super) const WORTH_NS: u64 = 80_000;
 /// A sleep and a wake-up cost at least this much an event, so that spins below it are not compared. Arbitrary: about what
 /// two system calls and two switches of context take.
 const SLEEP_FLOOR_NS: u64 = 2_500;
@@ -146,6 +149,11 @@ impl Choice {
                 self.interval = (2 * self.interval).min(RETRY_MAX);
                 self.decide(now);
             }
+            // Such waits do not spin, or in vain. Spinning is on trial again later, and for longer.
+            Phase::Decided if self.in_use == Strategy::Spin && cost > WORTH_NS => {
+                self.in_use = Strategy::Sleep;
+                self.decide(now);
+            }
             Phase::Decided if self.is_due(cost, now) => {
                 self.in_use = self.in_use.other();
                 self.phase = Phase::Trial;
@@ -161,14 +169,15 @@ impl Choice {
             Strategy::Sleep => self.spin_ns,
         };
         let cost = self.window.waited_ns / self.window.events.max(1);
-        self.window.events >= FEW_EVENTS && other.is_some_and(|other| cost > 4 * other)
+        let is_worthless = self.in_use == Strategy::Spin && cost > WORTH_NS;
+        self.window.events >= FEW_EVENTS && (is_worthless || other.is_some_and(|other| cost > 4 * other))
     }
 
     /// Whether the way on trial, at this cost, beats the other one. Sleeping must win clearly, because a spinner's
     /// answers come sooner than the cost of its waits shows, if its peer sends at a rate of its own.
     fn is_better(&self, cost: u64) -> bool {
         match self.in_use {
-            Strategy::Spin => self.sleep_ns.is_none_or(|sleep| cost <= sleep),
+            Strategy::Spin => cost <= WORTH_NS && self.sleep_ns.is_none_or(|sleep| cost <= sleep),
             Strategy::Sleep => self.spin_ns.is_none_or(|spin| cost <= spin - spin / 10),
         }
     }
@@ -277,6 +286,16 @@ mod tests {
         let mut choice = Choice::new();
         let start = run(&mut choice, &one_processor, 0, SECONDS);
         let [spin, sleep] = run(&mut choice, &one_processor, start.now, SECONDS).spent;
+        assert!(spin * 100 < sleep, "{spin} ns spinning, {sleep} ns asleep");
+    }
+
+    // Breaks if a process whose peer takes its time spins in vain for more than a hundredth of the time.
+    #[test]
+    fn long_waits_are_slept_through() {
+        let slow_peer = Machine { spin_ns: 1_000_000, sleep_ns: 1_050_000, preempted: None };
+        let mut choice = Choice::new();
+        let start = run(&mut choice, &slow_peer, 0, SECONDS);
+        let [spin, sleep] = run(&mut choice, &slow_peer, start.now, SECONDS).spent;
         assert!(spin * 100 < sleep, "{spin} ns spinning, {sleep} ns asleep");
     }
 
