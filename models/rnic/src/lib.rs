@@ -30,6 +30,7 @@ mod command_queue;
 mod commands;
 mod config;
 mod control;
+mod events;
 pub mod flows;
 pub mod network;
 mod nic;
@@ -43,6 +44,7 @@ mod transmit;
 
 pub use commands::{Command, CommandTimes};
 pub use config::{local_ack_timeout, Costs, NicConfig, Recovery};
+pub use events::Events;
 pub use nic::{ControlEvent, Counters, Nic, Placement, SendRequest, Target};
 pub use packet::{Body, Control, NakReason, NodeId, Packet, Segment, Verb, Words};
 pub use rate::{DcqcnConfig, RateConfig, RateControl};

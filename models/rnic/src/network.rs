@@ -13,12 +13,9 @@ mod link;
 mod switch;
 mod trace;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use netacc_device::Instant;
 
-use crate::{Nic, NodeId, Packet};
+use crate::{Events, Nic, NodeId, Packet};
 
 pub use link::{LinkConfig, Serializer};
 pub use switch::{Marking, SwitchConfig};
@@ -75,33 +72,6 @@ enum Event {
     Arrival(usize, Packet),
 }
 
-struct Scheduled {
-    at: Instant,
-    number: u64,
-    event: Event,
-}
-
-// By time, then by order of scheduling.
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Scheduled {}
-
 /// See the module's documentation. Station `i` is `NodeId(i)`.
 pub struct Network<S> {
     now: Instant,
@@ -112,8 +82,7 @@ pub struct Network<S> {
     links: Vec<Link>,
     /// Of the switch's ports; empty without one.
     queues: Vec<Queue>,
-    events: BinaryHeap<Reverse<Scheduled>>,
-    scheduled: u64,
+    events: Events<Event>,
     trace: TraceHash,
     /// Stations that were called since [`take_touched`](Network::take_touched).
     touched: Vec<usize>,
@@ -139,8 +108,7 @@ impl<S: Station> Network<S> {
             queues: switch.map_or(Vec::new(), |config| {
                 (0..count as u64).map(|port| Queue::new(config.clone(), seed, port)).collect()
             }),
-            events: BinaryHeap::new(),
-            scheduled: 0,
+            events: Events::default(),
             trace: TraceHash::default(),
             touched: Vec::new(),
         }
@@ -196,13 +164,13 @@ impl<S: Station> Network<S> {
         let at = deadline.max(self.now);
         if self.timers[index].is_none_or(|set| at < set) {
             self.timers[index] = Some(at);
-            self.schedule(at, Event::Timer(index));
+            self.events.schedule(at, Event::Timer(index));
         }
     }
 
     /// When the next event is.
     pub fn next_event(&self) -> Option<Instant> {
-        self.events.peek().map(|Reverse(next)| next.at)
+        self.events.next_at()
     }
 
     /// Lets time pass without an event.
@@ -216,7 +184,7 @@ impl<S: Station> Network<S> {
 
     /// Makes the next event happen. `false` if there is none.
     pub fn step(&mut self) -> bool {
-        let Some(Reverse(Scheduled { at, event, .. })) = self.events.pop() else { return false };
+        let Some((at, event)) = self.events.pop() else { return false };
         self.now = at;
         let count = self.stations.len();
         match event {
@@ -284,14 +252,9 @@ impl<S: Station> Network<S> {
 
     fn transmit(&mut self, port: usize, packet: Packet) {
         let (busy_for, arrivals) = self.links[port].send(&packet);
-        self.schedule(self.now + busy_for, Event::PortFree(port));
+        self.events.schedule(self.now + busy_for, Event::PortFree(port));
         for delay in arrivals.into_iter().flatten() {
-            self.schedule(self.now + delay, Event::Arrival(port, packet));
+            self.events.schedule(self.now + delay, Event::Arrival(port, packet));
         }
-    }
-
-    fn schedule(&mut self, at: Instant, event: Event) {
-        self.scheduled += 1;
-        self.events.push(Reverse(Scheduled { at, number: self.scheduled, event }));
     }
 }

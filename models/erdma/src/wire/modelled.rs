@@ -12,14 +12,13 @@
 //! * `sent` has an end's messages and answers in the order in which its NIC got them.
 //! * A request is in `awaited` from the time it is sent until its answer leaves this wire.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use netacc_device::middleware::SplitMix64;
 use netacc_device::{Completion, CompletionStatus, Instant, QueuePairId, WorkCompletion, WorkRequestId};
 use netacc_rnic::network::Serializer;
-use netacc_rnic::{Nic, NicConfig, NodeId, Packet, SendRequest, Verb};
+use netacc_rnic::{Events, Nic, NicConfig, NodeId, Packet, SendRequest, Verb};
 
 use crate::status::Status;
 use crate::wire::{End, Message, Reply, Wire, WireEvent};
@@ -116,33 +115,6 @@ enum Event {
     Arrival(Packet),
 }
 
-struct Scheduled {
-    at: Instant,
-    number: u64,
-    event: Event,
-}
-
-// By time, then by order of scheduling.
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Scheduled {}
-
 struct Node {
     nic: Nic,
     port: Serializer,
@@ -162,8 +134,7 @@ pub struct ModelledWire {
     pairs: BTreeMap<End, (QueuePairId, End)>,
     sent: BTreeMap<End, VecDeque<Content>>,
     awaited: BTreeMap<(End, u64), Awaited>,
-    events: BinaryHeap<Reverse<Scheduled>>,
-    scheduled: u64,
+    events: Events<Event>,
     /// The time up to which events were handled.
     clock: Instant,
     out: VecDeque<WireEvent>,
@@ -179,8 +150,7 @@ impl ModelledWire {
             pairs: BTreeMap::new(),
             sent: BTreeMap::new(),
             awaited: BTreeMap::new(),
-            events: BinaryHeap::new(),
-            scheduled: 0,
+            events: Events::default(),
             clock: Instant::ZERO,
             out: VecDeque::new(),
         }
@@ -265,11 +235,11 @@ impl ModelledWire {
     /// Handles the events until `now`.
     fn advance(&mut self, now: Instant) {
         for _ in 0..MAX_EVENTS {
-            if self.events.peek().is_none_or(|Reverse(next)| next.at > now) {
+            if self.events.next_at().is_none_or(|at| at > now) {
                 self.clock = self.clock.max(now);
                 return;
             }
-            let Some(Reverse(Scheduled { at, event, .. })) = self.events.pop() else { return };
+            let Some((at, event)) = self.events.pop() else { return };
             self.clock = self.clock.max(at);
             let clock = self.clock;
             match event {
@@ -315,7 +285,7 @@ impl ModelledWire {
             if let Some(packet) = node.nic.poll_transmit(clock) {
                 node.port_busy = true;
                 let busy_for = node.port.time(packet.wire_bytes);
-                self.schedule(clock + busy_for, Event::PortFree(function));
+                self.events.schedule(clock + busy_for, Event::PortFree(function));
                 self.transmit(clock + busy_for, packet);
             }
         }
@@ -323,7 +293,7 @@ impl ModelledWire {
         let Some(at) = node.nic.next_deadline().map(|deadline| deadline.max(clock)) else { return };
         if node.timer.is_none_or(|set| at < set) {
             node.timer = Some(at);
-            self.schedule(at, Event::Timer(function));
+            self.events.schedule(at, Event::Timer(function));
         }
     }
 
@@ -335,13 +305,8 @@ impl ModelledWire {
             return;
         }
         for _ in 0..1 + u8::from(twice) {
-            self.schedule(sent_at + delay, Event::Arrival(packet));
+            self.events.schedule(sent_at + delay, Event::Arrival(packet));
         }
-    }
-
-    fn schedule(&mut self, at: Instant, event: Event) {
-        self.scheduled += 1;
-        self.events.push(Reverse(Scheduled { at, number: self.scheduled, event }));
     }
 
     fn complete(&mut self, end: End, wc: WorkCompletion) {
@@ -437,6 +402,6 @@ impl Wire for ModelledWire {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.events.peek().map(|Reverse(next)| next.at)
+        self.events.next_at()
     }
 }
