@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "raw access to memory shared with peers is this module's whole purpose")]
 
+use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
@@ -26,6 +27,46 @@ unsafe impl Send for Memory {}
 // SAFETY: as above; concurrent copies may tear, which the protocol rules out by credit.
 unsafe impl Sync for Memory {}
 
+/// Zeroed bytes. The allocator is asked for no more than its own alignment: for a greater one it would clear the bytes
+/// itself, and so take memory for all of them.
+struct Heap {
+    allocated: NonNull<u8>,
+    layout: Layout,
+}
+
+/// The alignment of regions, and that of the allocator.
+const LINE: usize = 64;
+const ALLOCATED: usize = 16;
+
+impl Heap {
+    fn zeroed(len: usize) -> Heap {
+        let layout = Layout::from_size_align(len + LINE, ALLOCATED).expect("a length that can be allocated");
+        // SAFETY: the layout has a length.
+        let allocated = NonNull::new(unsafe { alloc_zeroed(layout) });
+        Heap { allocated: allocated.unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    }
+
+    /// The first aligned byte.
+    fn start(&self) -> NonNull<u8> {
+        let skipped = self.allocated.align_offset(LINE);
+        debug_assert!(skipped < LINE, "the allocation is longer by a line");
+        // SAFETY: within the allocation.
+        unsafe { self.allocated.add(skipped) }
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and freed once.
+        unsafe { dealloc(self.allocated.as_ptr(), self.layout) };
+    }
+}
+
+// SAFETY: the bytes are reached through `Memory` alone, which is Sync.
+unsafe impl Send for Heap {}
+// SAFETY: as above.
+unsafe impl Sync for Heap {}
+
 impl Memory {
     /// # Safety
     /// `ptr..ptr + len` stays mapped, readable and writable until the last clone of `backing` is dropped, and no
@@ -35,16 +76,16 @@ impl Memory {
         Memory { ptr, len, _backing: backing }
     }
 
-    /// Zeroed memory of this process, for in-memory devices and tests.
+    /// Zeroed memory of this process, for in-memory devices and tests. A page of a long region takes no memory before it is
+    /// written to.
+    ///
+    /// # Panics
+    /// If there is no such memory.
     pub fn heap(len: usize) -> Memory {
-        #[repr(align(64))]
-        struct Line(#[allow(dead_code)] std::cell::UnsafeCell<[u8; 64]>);
-        // SAFETY: the bytes are only reached through raw pointers.
-        unsafe impl Sync for Line {}
-        let lines: Arc<[Line]> = (0..len.div_ceil(64).max(1)).map(|_| Line([0; 64].into())).collect();
-        let ptr = NonNull::from(&lines[..]).cast::<u8>();
-        // SAFETY: the Arc keeps the lines alive, UnsafeCell permits writing through the pointer, Line is aligned.
-        unsafe { Memory::from_raw(ptr, len, Arc::new(lines)) }
+        let heap = Heap::zeroed(len);
+        let ptr = heap.start();
+        // SAFETY: the allocation lives as long as the Arc, and is reached through raw pointers only.
+        unsafe { Memory::from_raw(ptr, len, Arc::new(heap)) }
     }
 
     /// Length in bytes.
@@ -182,4 +223,41 @@ pub struct Region {
     /// The peer's name for it. Offsets of [`Operation::Write`](crate::Operation) count from `remote.base`: the
     /// operation's `offset` is `remote.base + position within the region`.
     pub remote: RemoteRegion,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of this process that are in memory.
+    fn resident_bytes() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+        1024 * line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number")
+    }
+
+    /// Breaks if a simulation of a thousand hosts had all bytes of their rings in memory.
+    #[test]
+    fn long_regions_take_memory_where_they_are_written() {
+        const LEN: usize = 1 << 30;
+        let before = resident_bytes();
+        let memory = Memory::heap(LEN);
+        assert!(memory.write(LEN - 4, b"last"));
+        let taken = resident_bytes().saturating_sub(before);
+        assert!(taken < LEN / 4, "{taken} bytes");
+        let mut read = [1; 8];
+        assert!(memory.read(LEN - 8, &mut read));
+        assert_eq!(&read, b"\0\0\0\0last");
+    }
+
+    #[test]
+    fn regions_of_any_length_are_aligned_and_clear() {
+        for len in (0..300).chain([4096, 100_000]) {
+            let memory = Memory::heap(len);
+            assert_eq!((memory.ptr.as_ptr() as usize % LINE, memory.len()), (0, len));
+            let mut bytes = vec![1; len];
+            assert!(memory.read(0, &mut bytes));
+            assert!(bytes.iter().all(|byte| *byte == 0));
+        }
+    }
 }

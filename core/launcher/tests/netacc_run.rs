@@ -178,7 +178,7 @@ fn a_bad_file_is_reported_and_the_program_still_runs() {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let conf = dir.path().join("n.conf");
     std::fs::write(&conf, "[netacc]\nNACC_LOG_LEVEL=9\nNACC_SOR_MSGSIZE=1\n").expect("writable");
-    let told = |name: &str| {
+    let warnings_about = |name: &str| {
         let mut command = netacc_run();
         command.current_dir(dir.path()).args(["-f", name, "sh", "-c", "echo $NETACC_CONF"]);
         let (status, stdout, stderr) = output(&mut command);
@@ -187,11 +187,11 @@ fn a_bad_file_is_reported_and_the_program_still_runs() {
         stderr.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let conf = conf.display();
-    let lines = told("n.conf");
+    let lines = warnings_about("n.conf");
     assert_eq!(lines.len(), 2);
     assert!(lines[0].starts_with(&format!("netacc_run: {conf}:2: NACC_LOG_LEVEL=\"9\": ")));
     assert!(lines[1].ends_with("did you mean NACC_SOR_MSG_SIZE?"));
-    assert_eq!(told("absent.conf").len(), 1);
+    assert_eq!(warnings_about("absent.conf").len(), 1);
 }
 
 #[test]

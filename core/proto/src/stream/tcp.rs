@@ -9,7 +9,7 @@
 //! | `shutdown(SHUT_WR)` | | yes | if the peer's FIN has come | |
 //! | a reset | yes | yes | yes | ECONNRESET |
 //! | a reset after the peer's FIN, while we had not ended | yes | yes | yes | EPIPE |
-//! | a reset after both had ended | | | | none: nobody is there to be told |
+//! | a reset after both had ended | | | | none: nobody is there to see it |
 //!
 //! | call | answer, the first that applies |
 //! | --- | --- |

@@ -46,7 +46,7 @@ fn credit_is_requested_once_and_given_at_half() {
 fn a_receiver_may_announce_late() {
     //= spec §5.2.5
     //= type=test
-    // Told only in quarters, the sender still never stalls permanently: at most a quarter more is free.
+    // If credit comes only in quarters, the sender still never stalls permanently: at most a quarter more is free.
     let mut p = Pair::promoted();
     let (quarter, mut reported) = (RING / 4, 0);
     for _ in 0..1000 {
