@@ -25,5 +25,5 @@ pub(crate) use pinning::is_limited;
 pub(crate) use requests::{Chain, QueuePair, RawRecv, RawSend, SendKind};
 pub(crate) use threads::with_signals_blocked;
 pub(crate) use trouble::Trouble;
-pub(crate) use wakeup::{sleep_on, Sleep, UnlinkWatch};
+pub(crate) use wakeup::{is_any_readable, sleep_on, Sleep, UnlinkWatch};
 pub use wakeup::{EventFd, EventSet, TimerFd};

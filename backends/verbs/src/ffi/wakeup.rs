@@ -186,6 +186,18 @@ pub(crate) enum Sleep {
     Interrupted,
 }
 
+/// Whether one of at most four descriptors is readable now.
+pub(crate) fn is_any_readable(fds: &[RawFd]) -> bool {
+    let none = libc::pollfd { fd: -1, events: 0, revents: 0 };
+    let mut watched = [none; 4];
+    for (entry, fd) in watched.iter_mut().zip(fds) {
+        *entry = libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
+    }
+    let mut at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: four entries, of which those without a descriptor are left out, and a time; both live through the call.
+    unsafe { syscall(libc::SYS_ppoll, watched.as_mut_ptr(), 4, &raw mut at_once, ptr::null::<u8>(), 8) != 0 }
+}
+
 /// Sleeps until one of the descriptors is readable.
 pub(crate) fn sleep_on(fds: [RawFd; 2], timeout: Option<Duration>) -> Sleep {
     let mut watched = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
