@@ -146,8 +146,8 @@ class Study:
         machines = {name: profiles.load("stack", name, self.file).machine for name in stacks}
         if len(set(machines.values())) < 2:
             return []
-        listed = ", ".join(f"{name} ({machine or 'unknown'})" for name, machine in machines.items())
-        return [f"the costs of these stacks are of different machines, so their order means nothing: {listed}"]
+        names = ", ".join(f"{name} ({machine or 'unknown'})" for name, machine in machines.items())
+        return [f"the costs of these stacks are of different machines, so their order means nothing: {names}"]
 
     def without_effect(self) -> list[str]:
         """Keys of the sweep that change nothing: with all else equal, runs with different values are equal.
