@@ -317,6 +317,10 @@ CASES = {
     # order.c
     "order_of_two_links": ON_LINK,
     "order_of_two_paths": Expected(link_bytes=40_000, reason="kernel-only-operation"),
+    # shortage.c
+    "short_in_recv": BRIEFLY,
+    "short_in_poll": Expected(no_reason="descriptor-limit"),
+    "short_beside_threads": Expected(reason="descriptor-limit"),
 }
 
 
@@ -417,6 +421,16 @@ def test_crowds_on_shared_links(case: str, calls: Path, tmp_path: Path) -> None:
     seen = accelerated(tmp_path, calls, case, ROUNDS, NACC_SOR_CONN_PER_QP="64")
     assert seen.text == run([calls, case, "0"])
     assert seen.link_bytes >= 40_000
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("short_")])
+def test_shortage_on_shared_links(case: str, calls: Path, tmp_path: Path) -> None:
+    """Threads that wait on one link have a descriptor for signals each, which they give back, too."""
+    seen = accelerated(tmp_path, calls, case, ROUNDS, NACC_SOR_CONN_PER_QP="64")
+    assert seen.text == run([calls, case, "0"])
+    assert seen.link_bytes > 0
+    assert ("descriptor-limit" in seen.reasons) == (case == "short_beside_threads")
 
 
 @pytest.mark.usefixtures("library")

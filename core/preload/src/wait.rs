@@ -30,14 +30,13 @@ use crate::socket::Socket;
 
 mod block;
 mod poll;
-pub mod signalfd;
+mod signalfd;
 mod sleeper;
 mod slots;
 
 pub use block::{block, block_in_poll};
 pub use poll::{any_ours, poll, Call};
 pub use sleeper::Waiter;
-pub(crate) use slots::after_fork_child;
 pub use slots::{Slot, Slots};
 
 use sleeper::StreamWait;
@@ -137,10 +136,16 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     }
 }
 
-/// Closes the descriptors for waits that are not in use: those of slots in which no thread sleeps, and the calling
-/// thread's signalfd. Returns whether there were any.
+/// Closes the descriptors for waits that are not in use: those of slots in which no thread sleeps, and signalfds.
+/// Returns whether there were any.
 pub fn give_back_unused() -> bool {
     slots::of_process().give_back() | signalfd::give_back()
+}
+
+/// In a forked child: the descriptors for waits are its parent's.
+pub(crate) fn after_fork_child() {
+    slots::after_fork_child();
+    signalfd::after_fork_child();
 }
 
 /// Sleepers per completion queue: the device is disarmed when the last one leaves.

@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | 1 | wake descriptors of peers, one for each queue that this process has woken there | peers are woken through
 //! their helpers, for good |
-//! | 2 | those for waits: of slots in which no thread sleeps, and of the calling thread | they are made again |
+//! | 2 | those for waits with which no thread waits now | they are made again |
 //! | 3 | those by which a forked child sends requests to its parents | inherited connections are
 //! demoted now |
 //! | 4 | all others | every connection is on TCP, for good; `netacc_ss` gets no answer |
@@ -159,7 +159,7 @@ fn give_back_all(rt: &Runtime) -> bool {
     true
 }
 
-/// The helper: closes all descriptors of the library that do not belong to one thread.
+/// The helper: closes all descriptors of the library, except those with which a thread waits.
 fn close_all(rt: &Runtime) {
     if let Some(give_back) = &rt.give_back_of_backend {
         give_back(netacc_registry::GiveBack::All);

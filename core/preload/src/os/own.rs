@@ -1,16 +1,12 @@
 //! Descriptors that the library keeps for itself: at high numbers, because programs expect the lowest free one.
 
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use parking_lot::Mutex;
 
 use super::{kept, real};
-
-/// Counts the forks between the first process and this one. Descriptors that a thread keeps for itself belong to one process.
-pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// No descriptor of the library lies below this.
 static FLOOR: AtomicI32 = AtomicI32::new(c_int::MAX);
@@ -53,7 +49,6 @@ pub fn is_listed(fd: c_int) -> bool {
 
 /// In a forked child: its parent's descriptors are not its own.
 pub fn after_fork_child() {
-    FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
     let new = Box::into_raw(Box::new(Mutex::new(Vec::new())));
     kept::keep(new);
     OWN.store(new, Ordering::Release);
@@ -97,21 +92,6 @@ pub fn discard(fd: c_int) {
     own().lock().retain(|one| *one != fd);
     // SAFETY: the descriptor is the library's.
     unsafe { real::close(fd) };
-}
-
-/// A descriptor that each thread has for itself: kept in `local` with the process generation that it belongs to.
-pub fn of_thread(
-    local: &'static std::thread::LocalKey<Cell<(c_int, u32)>>,
-    make: impl FnOnce() -> Option<c_int>,
-) -> Option<c_int> {
-    let generation = FORK_GENERATION.load(Ordering::Relaxed);
-    let (fd, of) = local.get();
-    if fd >= 0 && of == generation {
-        return Some(fd);
-    }
-    let fd = make()?;
-    local.set((fd, generation));
-    Some(fd)
 }
 
 /// Makes an eventfd readable.

@@ -1,24 +1,23 @@
 //! Signals in a wait that is made of several calls: it must end as the one blocking call that it stands for would, with
 //! EINTR or, after handlers with SA_RESTART, not at all. `ppoll` always ends with EINTR and does not report the signal.
 //! So signals are blocked during such a wait, and checked before their handlers run.
+//!
+//! The process has as many descriptors for signals as threads have ever waited in this way at once, like
+//! [slots](super::slots). The kernel reports to the thread that polls one its own signals and those of the process, so
+//! any thread may use any of them.
 
-use std::cell::Cell;
 use std::ffi::c_int;
 
 use libc::{pollfd, sigset_t};
+use parking_lot::Mutex;
 
 use super::{Limit, Waited};
 use crate::os::clock::timespec;
 use crate::os::own;
+use crate::os::per_process::PerProcess;
 use crate::os::poll;
 use crate::os::signals::BlockedSignals;
-
-thread_local! {
-    /// The thread's signalfd, made at its first wait of this kind, and the process generation it belongs to.
-    static SIGNALS: Cell<(c_int, u32)> = const { Cell::new((-1, 0)) };
-    /// The signals that it is for.
-    static WANTED: Cell<[u8; SIGSET_BYTES]> = const { Cell::new([0; SIGSET_BYTES]) };
-}
+use crate::os::uses;
 
 /// The kernel's set of signals, the first bytes of the C library's.
 const SIGSET_BYTES: usize = 8;
@@ -28,45 +27,84 @@ fn kernel_set(set: &sigset_t) -> [u8; SIGSET_BYTES] {
     unsafe { std::ptr::from_ref(set).cast::<[u8; SIGSET_BYTES]>().read_unaligned() }
 }
 
-/// Has the thread's signalfd report `wanted`. Only if it does not already: the kernel wakes all threads of the process that
-/// wait on signalfds when one of those changes.
-fn set_wanted(signals: c_int, wanted: &sigset_t) {
-    if WANTED.replace(kernel_set(wanted)) != kernel_set(wanted) {
-        // SAFETY: a descriptor of this kind, and a readable set.
-        unsafe { libc::signalfd(signals, wanted, 0) };
+/// A signalfd, and the signals that it reports.
+struct SignalFd {
+    fd: c_int,
+    wanted: [u8; SIGSET_BYTES],
+}
+
+static UNUSED: PerProcess<Unused> = PerProcess::new();
+
+/// The signalfds of a process with which no thread waits.
+#[derive(Default)]
+struct Unused(Mutex<Vec<SignalFd>>);
+
+fn unused() -> &'static Unused {
+    UNUSED.get_or_make(Unused::default)
+}
+
+/// In a forked child: the signalfds are its parent's.
+pub(super) fn after_fork_child() {
+    UNUSED.forget();
+}
+
+/// Closes the signalfds with which no thread waits. Returns whether there were any.
+pub(super) fn give_back() -> bool {
+    // A handler that waits would need the lock, too.
+    let _blocked_signals = BlockedSignals::all();
+    let closed = std::mem::take(&mut *unused().0.lock());
+    closed.iter().for_each(|signals| own::discard(signals.fd));
+    !closed.is_empty()
+}
+
+/// A signalfd that the calling thread waits with. Drop returns it, also if the thread is cancelled while it waits.
+struct InUse(SignalFd);
+
+impl InUse {
+    /// One that reports `wanted`. `None` without a descriptor for it.
+    ///
+    /// Prefers one that does already: the kernel wakes all threads of the process that wait on signalfds when one of
+    /// those changes.
+    fn take(wanted: &sigset_t) -> Option<InUse> {
+        let set = kernel_set(wanted);
+        let found = {
+            let mut unused = unused().0.lock();
+            let at = unused.iter().position(|one| one.wanted == set).or_else(|| unused.len().checked_sub(1));
+            at.map(|at| unused.swap_remove(at))
+        };
+        match found {
+            Some(one) if one.wanted == set => Some(InUse(one)),
+            Some(one) => {
+                // SAFETY: a descriptor of this kind, and a readable set.
+                unsafe { libc::signalfd(one.fd, wanted, 0) };
+                Some(InUse(SignalFd { wanted: set, ..one }))
+            }
+            None if uses::is_over() => None,
+            None => {
+                // SAFETY: the set is readable.
+                let fd = own::keep(|| unsafe { libc::signalfd(-1, wanted, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) })?;
+                Some(InUse(SignalFd { fd, wanted: set }))
+            }
+        }
     }
 }
 
-/// Closes the thread's signalfd, if it has one. Returns whether it had one. Not to be called while the thread waits.
-pub fn give_back() -> bool {
-    let (fd, generation) = SIGNALS.replace((-1, 0));
-    let had = fd >= 0 && generation == own::FORK_GENERATION.load(std::sync::atomic::Ordering::Relaxed);
-    if had {
-        own::discard(fd);
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let InUse(SignalFd { fd, wanted }) = *self;
+        unused().0.lock().push(SignalFd { fd, wanted });
     }
-    had
 }
 
 /// Blocks until `fd` has one of `events`, as a blocking call does that restarts.
-pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
+pub(super) fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     let blocked_signals = BlockedSignals::all();
-    let wanted = blocked_signals.let_through();
-    let signals = own::of_thread(&SIGNALS, || {
-        WANTED.set(kernel_set(&wanted));
-        // SAFETY: the set is readable.
-        own::keep(|| unsafe { libc::signalfd(-1, &wanted, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) })
-    });
-    let mut fds =
-        [pollfd { fd, events, revents: 0 }, pollfd { fd: signals.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
+    let signals = InUse::take(&blocked_signals.let_through());
+    let number = signals.as_ref().map_or(-1, |InUse(signals)| signals.fd);
+    let mut fds = [pollfd { fd, events, revents: 0 }, pollfd { fd: number, events: libc::POLLIN, revents: 0 }];
     // Without a descriptor for signals, they are checked from time to time.
     let step = timespec(std::time::Duration::from_millis(50));
-    let time = match signals {
-        Some(signals) => {
-            set_wanted(signals, &wanted);
-            std::ptr::null()
-        }
-        None => std::ptr::from_ref(&step),
-    };
+    let time = if signals.is_some() { std::ptr::null() } else { std::ptr::from_ref(&step) };
     poll::wait(&mut fds, time, std::ptr::null());
     if blocked_signals.interrupts(limit.restarts()) {
         Waited::Interrupted

@@ -44,7 +44,7 @@ pub(super) fn of_process() -> &'static Slots {
 }
 
 /// In a forked child: the slots are its parent's.
-pub(crate) fn after_fork_child() {
+pub(super) fn after_fork_child() {
     SLOTS.forget();
 }
 

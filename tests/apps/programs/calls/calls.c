@@ -272,15 +272,11 @@ pid_t thread_id(void)
     return (pid_t)raw_call(SYS_gettid, 0, 0, 0, 0, 0);
 }
 
-void await_sleep(pid_t thread)
+void await_state_of_sleep(int stat)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
     for (int asleep = 0, polls = 0; asleep < 5; polls++) {
         char text[512] = {0};
-        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
-        must(read(fd, text, sizeof text - 1));
-        close(fd);
+        must(pread(stat, text, sizeof text - 1, 0));
         const char *state = strrchr(text, ')');
         asleep = state && state[2] == 'S' ? asleep + 1 : 0;
         if (polls > PATIENCE_MS)
@@ -289,13 +285,22 @@ void await_sleep(pid_t thread)
     }
 }
 
+void await_sleep(pid_t thread)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+    int stat = must(open(path, O_RDONLY | O_CLOEXEC));
+    await_state_of_sleep(stat);
+    close(stat);
+}
+
 int main(int count, char **arguments)
 {
     static const struct test_case *const all[] = {option_cases,     connection_cases, data_cases,    waiting_cases,
                                                   descriptor_cases, unseen_cases,     zerocopy_cases,   process_cases,
                                                   ring_cases, instance_cases, crowd_cases, liburing_cases, aio_cases,
                                                   sandbox_cases, multipath_cases, pointer_cases, handler_cases,
-                                                  raw_cases, order_cases, spawn_cases, rights_cases};
+                                                  raw_cases, order_cases, spawn_cases, rights_cases, shortage_cases};
     const size_t tables = sizeof all / sizeof *all;
     if (count < 2) {
         for (size_t i = 0; i < tables; i++)

@@ -45,7 +45,7 @@ struct test_case {
 extern const struct test_case option_cases[], connection_cases[], data_cases[], waiting_cases[], descriptor_cases[],
     unseen_cases[], zerocopy_cases[], process_cases[], ring_cases[], instance_cases[], crowd_cases[],
     liburing_cases[], aio_cases[], sandbox_cases[], multipath_cases[], pointer_cases[], handler_cases[], raw_cases[],
-    order_cases[], spawn_cases[], rights_cases[];
+    order_cases[], spawn_cases[], rights_cases[], shortage_cases[];
 
 /* Ends the program, with what went wrong. */
 void die(const char *what) __attribute__((noreturn));
@@ -103,4 +103,6 @@ const char *rounds_text(void);
 long raw_call(long number, long a, long b, long c, long d, long e);
 /* Waits until a thread of this process sleeps. */
 void await_sleep(pid_t thread);
+/* The same, by its open file "stat" in /proc. Opens nothing. */
+void await_state_of_sleep(int stat);
 pid_t thread_id(void);
