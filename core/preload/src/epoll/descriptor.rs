@@ -95,7 +95,7 @@ impl Instance for Epoll {
     }
 
     fn has_ready(&self) -> bool {
-        self.shared.is_ready()
+        self.shared.has_ready()
     }
 
     fn poll(&self, endpoint: &Endpoint) {

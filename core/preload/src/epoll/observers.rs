@@ -13,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Epoll, Shared};
-use crate::os::poll;
+use crate::os::{poll, uses};
 use crate::queues;
 use crate::runtime::{self, Runtime};
 use crate::watchers::{unwatch, Registration, Sleeper};
@@ -111,6 +111,21 @@ impl Shared {
             }
         }
         self.is_ready()
+    }
+
+    /// Whether the library has something to report, also for watched instances without a kick.
+    pub(super) fn has_ready(&self) -> bool {
+        self.is_ready() || self.instances_without_kick().iter().any(|(_, inner)| inner.has_ready())
+    }
+
+    /// The watched instances and their descriptors, if the library has given back all its descriptors. Streams that
+    /// had ended by then are still on ready lists, and the kernel does not see these without a kick.
+    pub(super) fn instances_without_kick(&self) -> Vec<(c_int, Arc<Shared>)> {
+        if !uses::is_over() || !self.observers.watches_instances.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let state = self.state.lock();
+        state.interests.iter().filter_map(|(fd, i)| Some((fd, i.instance.as_ref()?.upgrade()?))).collect()
     }
 
     /// The kernel reports that the instance is readable, perhaps for an event that has been taken since.

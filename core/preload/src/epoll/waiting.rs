@@ -422,6 +422,7 @@ fn kernel_events(
     timeout: Option<Duration>,
     mask: *const libc::sigset_t,
 ) -> Polled {
+    let timeout = if report_instances_without_kick(shared, out) { Some(Duration::ZERO) } else { timeout };
     let begin = out.len;
     // The kernel reports later what has no place behind the first event.
     let room = (out.max - begin) as c_int;
@@ -571,6 +572,22 @@ fn instance_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, (inner, events
         // The kernel has counted it as the one shot.
         i.register(shared.kernel(), fd, BOTH_KERNEL, true);
     }
+}
+
+/// Reports the watched instances without a kick that have something on their ready list. Returns whether there are any.
+/// No stream gets on such a list any more, so a thread that sleeps misses nothing.
+fn report_instances_without_kick(shared: &Shared, out: &mut Out) -> bool {
+    let before = out.len;
+    for (fd, inner) in shared.instances_without_kick() {
+        if out.is_full() || !inner.has_ready() {
+            continue;
+        }
+        if let Some(i) = shared.state.lock().interests.get_mut(&fd).filter(|i| i.instance.is_some()) {
+            let readable = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+            report_kernels(shared, out, i, readable & i.events);
+        }
+    }
+    out.len > before
 }
 
 /// Whether the kernel has events, which it keeps.

@@ -201,11 +201,14 @@ fn await_switches(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Ent
     }
 }
 
-/// Whether the kernel does not have a stream's end: its error was taken from the kernel, and the library reports it.
+/// Whether the kernel does not have a stream's end: its error was taken from the kernel, and the library reports it. Or
+/// an epoll instance watches such a stream.
 fn is_ours_to_report(p: &pollfd) -> bool {
-    let guard = table::get(p.fd);
-    let Some(Entry::Stream(sock)) = guard.as_deref().and_then(Option::as_deref) else { return false };
-    sock.stream.as_ref().is_some_and(|cell| !cell.readiness().contains(BOTH_KERNEL))
+    match table::get(p.fd).as_deref().and_then(Option::as_deref) {
+        Some(Entry::Stream(sock)) => sock.stream.as_ref().is_some_and(|cell| !cell.readiness().contains(BOTH_KERNEL)),
+        Some(Entry::Epoll(epoll)) => epoll.has_ready(),
+        _ => false,
+    }
 }
 
 fn kernel_poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
