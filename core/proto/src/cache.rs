@@ -16,7 +16,9 @@ pub struct CacheConfig {
     pub max_per: usize,
 }
 
-/// Links that carry no stream, oldest first. `L` names a link, `P` its destination.
+/// Links that carry no stream. `L` names a link, `P` its destination.
+///
+/// Invariant: they are in the order in which they expire, so the first one decides whether any has expired.
 #[derive(Debug)]
 pub struct LinkCache<L, P> {
     config: CacheConfig,
@@ -54,7 +56,9 @@ impl<L: Copy + PartialEq, P: Copy + PartialEq> LinkCache<L, P> {
             None
         };
         let evicted = evict.map(|i| self.entries.remove(i).0);
-        self.entries.push((link, peer, now));
+        // Callers may have read the clock in another order.
+        let since = self.entries.last().map_or(now, |last| now.max(last.2));
+        self.entries.push((link, peer, since));
         evicted
     }
 
@@ -72,14 +76,14 @@ impl<L: Copy + PartialEq, P: Copy + PartialEq> LinkCache<L, P> {
     /// Takes one link that has expired. Call until `None`, and again at [`next_expiry`](LinkCache::next_expiry).
     pub fn poll_expired(&mut self, now: Instant) -> Option<L> {
         let expire = self.config.expire?;
-        let i = self.entries.iter().position(|e| now.saturating_since(e.2) >= expire)?;
-        Some(self.entries.remove(i).0)
+        let first = self.entries.first()?;
+        (now.saturating_since(first.2) >= expire).then(|| self.entries.remove(0).0)
     }
 
     /// The time at which the next link expires.
     pub fn next_expiry(&self) -> Option<Instant> {
         let expire = self.config.expire?;
-        self.entries.iter().map(|e| e.2 + expire).min()
+        self.entries.first().map(|first| first.2 + expire)
     }
 }
 
@@ -109,6 +113,16 @@ mod tests {
         assert_eq!(c.poll_expired(at(63)), Some(4));
         c.remove(5);
         assert!(c.is_empty());
+    }
+
+    /// Breaks if a link whose caller had read the clock earlier were behind one that expires later.
+    #[test]
+    fn links_expire_in_order_even_if_clocks_were_read_in_another() {
+        let mut c = LinkCache::new(CacheConfig { expire: Some(Duration::from_secs(60)), max_all: 3, max_per: 3 });
+        assert_eq!([(1, 5), (2, 4)].map(|(link, s)| c.insert(link, 'a', at(s))), [None, None]);
+        assert_eq!((c.take('a'), c.insert(3, 'a', at(3))), (Some(2), None));
+        assert_eq!(c.next_expiry(), Some(at(65)));
+        assert_eq!([64, 65, 65, 65].map(|s| c.poll_expired(at(s))), [None, Some(1), Some(3), None]);
     }
 
     #[test]
