@@ -10,7 +10,7 @@
 //!   the JSON;
 //! * a backend's figures count only if the bytes went over its link: `link_share` is the share that did.
 //!
-//! The load generators of `echo`, `stream` and `connect` are this same binary, started again as `netacc bench-peer`
+//! The load generators of `echo`, `many`, `stream` and `connect` are this same binary, started again as `netacc bench-peer`
 //! ([`peer`]): ordinary programs on libc sockets without any code for NetACC.
 
 pub mod args;
@@ -19,6 +19,7 @@ mod cpu;
 mod error;
 pub(crate) mod link;
 mod machine;
+mod memory;
 mod own;
 mod paths;
 pub mod peer;
@@ -47,6 +48,7 @@ pub fn run(args: BenchArgs) -> Result<(), BenchError> {
     match args.command {
         BenchCommand::Redis(args) => redis::run(&args),
         BenchCommand::Echo(args) => own::run_echo(&args),
+        BenchCommand::Many(args) => own::run_many(&args),
         BenchCommand::Stream(args) => own::run_stream(&args),
         BenchCommand::Connect(args) => own::run_connect(&args),
         BenchCommand::Report(args) => report::run(&args),

@@ -88,6 +88,21 @@ fn echo_of_large_messages() {
     }
 }
 
+/// Breaks if the connections or requests of several clients got lost, or their memory did not count.
+#[test]
+fn many_clients_share_connections_and_requests() {
+    let args = ["bench", "many", "--paths", "tcp,unix", "--pairs", "2", "--requests", "700", "--json", "-"];
+    let result = json_of(&[&args[..], &["--clients", "50", "--processes", "3"]].concat());
+    assert_eq!((&result["bench"], &result["params"]["processes"]), (&Value::from("many"), &Value::from(3)));
+    check_paths(&result["paths"], &["tcp", "unix"], 2);
+    for run in result["paths"]["tcp"]["runs"].as_array().expect("raw runs") {
+        assert_eq!(run["requests"], 700);
+        positive(&run["crowd"]["client_bytes"], "client_bytes");
+        assert!(run["crowd"]["linked"].is_null(), "TCP has no links");
+    }
+    assert_eq!(netacc(&["bench", "many", "--clients", "2", "--processes", "3"]).status.code(), Some(2));
+}
+
 #[test]
 fn stream_has_bytes_per_second() {
     for streams in ["1", "2"] {

@@ -19,6 +19,8 @@ pub enum BenchCommand {
     Redis(RedisArgs),
     /// Ping-pong between two processes: round-trip latency
     Echo(EchoArgs),
+    /// Many connections at a time: rate, share on links, memory for each connection
+    Many(ManyArgs),
     /// One-way bulk transfer: bytes per second
     Stream(StreamArgs),
     /// Connections opened and closed per second
@@ -142,6 +144,23 @@ pub struct EchoArgs {
     /// Connections, each with one message in flight
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub clients: u32,
+}
+
+/// Arguments of `netacc bench many`.
+#[derive(Debug, Clone, Args)]
+pub struct ManyArgs {
+    /// What all loads share.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Bytes in a message (64, 4KiB, ...)
+    #[arg(long, short = 'd', default_value = "64", value_parser = parse_size)]
+    pub size: u64,
+    /// Connections of all clients together, each with one message in flight
+    #[arg(long, short, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub clients: u32,
+    /// Processes of clients, which share the connections; the server is one process
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub processes: u32,
 }
 
 /// Arguments of `netacc bench stream`.

@@ -28,6 +28,11 @@ pub(crate) struct LinkBytes {
 }
 
 impl LinkBytes {
+    /// The sum of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        LinkBytes { link: self.link + other.link, tcp: self.tcp + other.tcp }
+    }
+
     /// The share that went over the link, of the counted bytes, or of the load's own count if that is higher: bytes
     /// that the library did not see did not go over the link. `None` without any bytes.
     pub(crate) fn share(self, expected: u64) -> Option<f64> {
@@ -59,6 +64,13 @@ impl Sample {
     pub(crate) fn bytes_since(&self, earlier: &Self) -> LinkBytes {
         let (now, then) = (self.bytes(), earlier.bytes());
         LinkBytes { link: now.link.saturating_sub(then.link), tcp: now.tcp.saturating_sub(then.tcp) }
+    }
+
+    /// The share of the open connections that are on links. `None` if there are no connections.
+    pub(crate) fn linked(&self) -> Option<f64> {
+        let connected: Vec<_> = self.0.sock.iter().flatten().filter(|sock| !sock.remote.is_empty()).collect();
+        let linked = connected.iter().filter(|sock| sock.path == netacc_config::stats::Path::Link).count();
+        (!connected.is_empty()).then(|| linked as f64 / connected.len() as f64)
     }
 
     /// The reasons why connections were not on the link: "3 peer-not-accelerated", or why there is no link at all.

@@ -1,21 +1,22 @@
-//! `netacc bench echo|stream|connect`: our own two peers on each path.
+//! `netacc bench echo|many|stream|connect`: our own two peers on each path.
 //!
 //! The server is started once per path, the client once per measurement. They exchange lines with this process on
 //! standard input and output (see [`super::peer`]).
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{json, Value};
 
-use super::args::{CommonArgs, ConnectArgs, EchoArgs, Mode, StreamArgs};
+use super::args::{CommonArgs, ConnectArgs, EchoArgs, ManyArgs, Mode, StreamArgs};
 use super::cpu;
 use super::error::BenchError;
-use super::link::Sample;
+use super::link::{LinkBytes, Sample};
+use super::memory;
 use super::paths::{this_program, Path};
 use super::peer::{LoadName, Outcome};
 use super::process::Proc;
-use super::result::{Kind, Run};
+use super::result::{Crowd, Kind, Run};
 use super::rounds::{self, Length, Load, Stage};
 use super::stats::tidy;
 
@@ -26,29 +27,46 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// closed connection may keep its port for a minute.
 const DEFAULT_CONNECTIONS: u64 = 10_000;
 
+/// When connections that have been used are to be on links.
+const SETTLING: Duration = Duration::from_secs(2);
+
 /// Runs `netacc bench echo`.
 pub(crate) fn run_echo(args: &EchoArgs) -> Result<(), BenchError> {
     at_least_one_byte(args.size)?;
-    let load = LoadArgs { load: LoadName::Echo, size: args.size, mode: args.mode, clients: args.clients };
+    let load = LoadArgs { load: LoadName::Echo, size: args.size, mode: args.mode, clients: args.clients, processes: 1 };
     let params = json!({"size": args.size, "mode": args.mode.name(), "clients": args.clients});
-    run(&args.common, load, Kind::PingPong, params)
+    run(&args.common, "echo", load, Kind::PingPong, params)
+}
+
+/// Runs `netacc bench many`.
+pub(crate) fn run_many(args: &ManyArgs) -> Result<(), BenchError> {
+    at_least_one_byte(args.size)?;
+    if args.clients < args.processes {
+        return Err(BenchError::Usage("--processes: at most as many as --clients".into()));
+    }
+    let ManyArgs { size, clients, processes, .. } = *args;
+    let load = LoadArgs { load: LoadName::Echo, size, mode: Mode::Epoll, clients, processes };
+    let params = json!({"size": size, "clients": clients, "processes": processes});
+    run(&args.common, MANY, load, Kind::PingPong, params)
 }
 
 /// Runs `netacc bench stream`.
 pub(crate) fn run_stream(args: &StreamArgs) -> Result<(), BenchError> {
     at_least_one_byte(args.size)?;
-    let load = LoadArgs { load: LoadName::Stream, size: args.size, mode: Mode::Blocking, clients: args.streams };
-    run(&args.common, load, Kind::Bulk, json!({"size": args.size, "streams": args.streams}))
+    let load =
+        LoadArgs { load: LoadName::Stream, size: args.size, mode: Mode::Blocking, clients: args.streams, processes: 1 };
+    run(&args.common, "stream", load, Kind::Bulk, json!({"size": args.size, "streams": args.streams}))
 }
 
 /// Runs `netacc bench connect`.
 pub(crate) fn run_connect(args: &ConnectArgs) -> Result<(), BenchError> {
-    let load = LoadArgs { load: LoadName::Connect, size: args.exchange, mode: Mode::Blocking, clients: 1 };
+    let load =
+        LoadArgs { load: LoadName::Connect, size: args.exchange, mode: Mode::Blocking, clients: 1, processes: 1 };
     let mut common = args.common.clone();
     if common.seconds.is_none() {
         common.requests.get_or_insert(DEFAULT_CONNECTIONS);
     }
-    run(&common, load, Kind::Requests, json!({"exchange": args.exchange}))
+    run(&common, "connect", load, Kind::Requests, json!({"exchange": args.exchange}))
 }
 
 fn at_least_one_byte(size: u64) -> Result<(), BenchError> {
@@ -58,14 +76,20 @@ fn at_least_one_byte(size: u64) -> Result<(), BenchError> {
     }
 }
 
-fn run(common: &CommonArgs, load: LoadArgs, kind: Kind, mut params: Value) -> Result<(), BenchError> {
+fn run(
+    common: &CommonArgs,
+    name: &'static str,
+    load: LoadArgs,
+    kind: Kind,
+    mut params: Value,
+) -> Result<(), BenchError> {
     let stage = Stage::new(common)?;
     params["pairs"] = json!(common.pairs);
     params["length"] = stage.length.describe();
     params["spin"] = json!(!common.no_spin);
     params["run_args"] = json!(common.run_arg);
     params["paths"] = stage.launcher.paths.iter().map(Path::name).collect();
-    let mut load = OwnLoad { load, kind, stage: &stage, servers: HashMap::new() };
+    let mut load = OwnLoad { name, load, kind, stage: &stage, servers: HashMap::new() };
     rounds::run(&mut load, &stage.launcher, common, params)
 }
 
@@ -75,10 +99,17 @@ struct LoadArgs {
     load: LoadName,
     size: u64,
     mode: Mode,
+    /// Of all processes together.
     clients: u32,
+    /// Processes of clients.
+    processes: u32,
 }
 
+/// The load that measures more than requests.
+const MANY: &str = "many";
+
 struct OwnLoad<'a> {
+    name: &'static str,
     load: LoadArgs,
     kind: Kind,
     stage: &'a Stage,
@@ -90,11 +121,19 @@ struct Server {
     pid: u32,
     /// The address on which it listens, in the client's syntax.
     address: String,
+    /// Bytes that it had written before there were connections.
+    memory: u64,
+}
+
+/// The clients of one measurement, connected and warm.
+struct Clients {
+    procs: Vec<Proc>,
+    pids: Vec<u32>,
 }
 
 impl Load for OwnLoad<'_> {
     fn name(&self) -> &'static str {
-        self.load.load.name()
+        self.name
     }
 
     fn tests(&self) -> Vec<String> {
@@ -116,14 +155,15 @@ impl Load for OwnLoad<'_> {
             Path::Unix => format!("unix:{}", socket.display()),
             Path::Tcp | Path::Backend(_) => "tcp:127.0.0.1:0".to_owned(),
         };
-        let mut proc = self.spawn("server", path, &["--listen".into(), listen])?;
+        let mut proc = self.spawn("server", path, self.load.clients, &["--listen".into(), listen])?;
         let ready = proc.expect("READY", START_TIMEOUT)?;
         let Some((pid, address)) = ready.split_once(' ') else {
             return Err(proc.error(format!("wrote an invalid READY line: '{ready}'")));
         };
         let pid = pid.parse().map_err(|_| proc.error(format!("wrote an invalid process id: '{pid}'")))?;
         let address = address.to_owned();
-        self.servers.insert(path.clone(), Server { _proc: proc, pid, address });
+        let memory = memory::of_process(pid);
+        self.servers.insert(path.clone(), Server { _proc: proc, pid, address, memory });
         Ok(())
     }
 
@@ -132,11 +172,11 @@ impl Load for OwnLoad<'_> {
             Length::Requests(requests) => Length::Requests(requests.min(1000)),
             Length::Seconds(seconds) => Length::Seconds(seconds.min(0.2)),
         };
-        self.run_client(path, short).map(drop)
+        self.run_clients(path, short).map(drop)
     }
 
     fn measure(&mut self, _test: &str, path: &Path) -> Result<Run, BenchError> {
-        self.run_client(path, self.stage.length)
+        self.run_clients(path, self.stage.length)
     }
 }
 
@@ -149,8 +189,8 @@ impl OwnLoad<'_> {
         }
     }
 
-    fn spawn(&self, role: &str, path: &Path, more: &[String]) -> Result<Proc, BenchError> {
-        let LoadArgs { load, size, mode, clients } = self.load;
+    fn spawn(&self, role: &str, path: &Path, clients: u32, more: &[String]) -> Result<Proc, BenchError> {
+        let LoadArgs { load, size, mode, .. } = self.load;
         let mut command = self.stage.launcher.command(path, this_program());
         command.args(["bench-peer", role, "--load", load.name(), "--mode", mode.name()]);
         command.args(["--size", &size.to_string(), "--clients", &clients.to_string()]).args(more);
@@ -158,41 +198,93 @@ impl OwnLoad<'_> {
         Proc::spawn(command, &name, self.stage.workdir.path())
     }
 
-    fn run_client(&self, path: &Path, length: Length) -> Result<Run, BenchError> {
+    fn start_clients(&self, path: &Path, length: Length) -> Result<Clients, BenchError> {
+        let LoadArgs { clients, processes, .. } = self.load;
+        // The connections and requests of the clients before this one.
+        let share = |all: u64, index: u32| all * u64::from(index) / u64::from(processes);
+        let mut procs = Vec::new();
+        for index in 0..processes {
+            let part = |all: u64| share(all, index + 1) - share(all, index);
+            let first = share(clients.into(), index).to_string();
+            let mut more = vec!["--connect".to_owned(), self.servers[path].address.clone(), "--first".into(), first];
+            more.extend(match length {
+                Length::Requests(requests) => ["--requests".to_owned(), part(requests).to_string()],
+                Length::Seconds(seconds) => ["--seconds".to_owned(), seconds.to_string()],
+            });
+            let connections = part(clients.into()).try_into().expect("a part of a u32");
+            procs.push(self.spawn("client", path, connections, &more)?);
+        }
+        let mut pids = Vec::new();
+        for client in &mut procs {
+            let ready = client.expect("READY", self.stage.timeout)?;
+            let pid = ready.parse().map_err(|_| client.error(format!("wrote an invalid process id: '{ready}'")))?;
+            pids.push(pid);
+        }
+        Ok(Clients { procs, pids })
+    }
+
+    /// What the connections take once they have been used.
+    fn count_crowd(&self, path: &Path, clients: &Clients) -> Crowd {
         let server = &self.servers[path];
-        let mut more = vec!["--connect".to_owned(), server.address.clone()];
-        more.extend(match length {
-            Length::Requests(requests) => ["--requests".to_owned(), requests.to_string()],
-            Length::Seconds(seconds) => ["--seconds".to_owned(), seconds.to_string()],
-        });
-        let mut client = self.spawn("client", path, &more)?;
+        let mut crowd = Crowd { server_bytes: 0.0, client_bytes: 0.0, linked: None, statistics_ms: None };
+        if path.is_backend() {
+            std::thread::sleep(SETTLING);
+            let begun = Instant::now();
+            let sample = Sample::of(server.pid);
+            crowd.statistics_ms = sample.is_some().then(|| tidy(begun.elapsed().as_secs_f64() * 1e3));
+            crowd.linked = sample.and_then(|sample| sample.linked());
+        }
+        // Server and clients are the same program, which had as much memory before it had connections.
+        let each = |pids: &[u32]| {
+            let grown = pids.iter().map(|pid| memory::of_process(*pid).saturating_sub(server.memory)).sum::<u64>();
+            tidy(grown as f64 / f64::from(self.load.clients))
+        };
+        crowd.server_bytes = each(&[server.pid]);
+        crowd.client_bytes = each(&clients.pids);
+        crowd
+    }
+
+    fn run_clients(&self, path: &Path, length: Length) -> Result<Run, BenchError> {
+        let server = &self.servers[path];
+        let mut clients = self.start_clients(path, length)?;
+        let crowd = (self.name == MANY).then(|| self.count_crowd(path, &clients));
         // Connected and warm: what follows until RESULT is all measured, at both ends.
-        let ready = client.expect("READY", self.stage.timeout)?;
-        let pid = ready.parse().map_err(|_| client.error(format!("wrote an invalid process id: '{ready}'")))?;
         let server_before = cpu::of_process(server.pid);
-        client.send_line("GO")?;
-        let result = client.expect("RESULT", self.stage.timeout)?;
+        clients.procs.iter_mut().try_for_each(|client| client.send_line("GO"))?;
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        for client in &mut clients.procs {
+            let result = client.expect("RESULT", self.stage.timeout)?;
+            let outcome = serde_json::from_str(&result);
+            outcomes
+                .push(outcome.map_err(|error| client.error(format!("wrote an invalid result: {error}: '{result}'")))?);
+        }
         let server_cpu_s = cpu::of_process(server.pid) - server_before;
-        let outcome: Outcome = serde_json::from_str(&result)
-            .map_err(|error| client.error(format!("wrote an invalid result: {error}: '{result}'")))?;
-        // The client keeps its connections open until the parent ends it, so no counter is lost yet.
-        let sample = path.is_backend().then(|| Sample::of(pid).or_else(|| Sample::of(server.pid))).flatten();
-        client.send_line("BYE")?;
-        client.finish(self.stage.timeout)?;
+        let outcome = Outcome::merge(outcomes).expect("there is at least one client");
+        // The clients keep their connections open until the parent ends them, so no counter is lost yet.
+        let samples: Vec<Sample> = match path.is_backend() {
+            true => clients.pids.iter().filter_map(|pid| Sample::of(*pid)).collect(),
+            false => Vec::new(),
+        };
+        for mut client in clients.procs {
+            client.send_line("BYE")?;
+            client.finish(self.stage.timeout)?;
+        }
         let requests_per_s = outcome.requests as f64 / outcome.seconds;
+        let bytes = samples.iter().map(Sample::bytes).reduce(LinkBytes::and);
         Ok(Run {
             round: 0,
             requests: outcome.requests,
             seconds: outcome.seconds,
             requests_per_s: tidy(requests_per_s),
             bytes_per_s: (self.kind == Kind::Bulk).then_some(requests_per_s * self.load.size as f64),
-            latency_us: outcome.latency_us,
+            latency_us: outcome.latency_us(),
             server_cpu_s: tidy(server_cpu_s),
             client_cpu_s: tidy(outcome.cpu_s),
-            bytes_link: sample.as_ref().map(|sample| sample.bytes().link),
-            bytes_tcp: sample.as_ref().map(|sample| sample.bytes().tcp),
+            bytes_link: bytes.map(|bytes| bytes.link),
+            bytes_tcp: bytes.map(|bytes| bytes.tcp),
             bytes_expected: path.is_backend().then(|| self.least_bytes(outcome.requests)),
-            reasons: sample.map(|sample| sample.describe_reasons()).unwrap_or_default(),
+            crowd,
+            reasons: samples.iter().flat_map(Sample::describe_reasons).collect(),
         })
     }
 }

@@ -57,6 +57,9 @@ enum Role {
         load: LoadArgs,
         #[arg(long)]
         connect: Address,
+        /// Connections of other clients, which are numbered before those of this one
+        #[arg(long, default_value_t = 0)]
+        first: usize,
         #[command(flatten)]
         length: LengthArgs,
     },
@@ -106,8 +109,31 @@ struct LengthArgs {
 pub(crate) struct Outcome {
     pub(crate) requests: u64,
     pub(crate) seconds: f64,
-    pub(crate) latency_us: Latency,
+    /// Latencies in nanoseconds, and how many requests had each.
+    latencies: Vec<(u64, u64)>,
     pub(crate) cpu_s: f64,
+}
+
+impl Outcome {
+    /// The outcome of several clients that measured at the same time. `None` if there are none.
+    pub(crate) fn merge(parts: impl IntoIterator<Item = Outcome>) -> Option<Outcome> {
+        parts.into_iter().reduce(|mut all, part| {
+            all.requests += part.requests;
+            all.seconds = all.seconds.max(part.seconds);
+            all.latencies.extend(part.latencies);
+            all.cpu_s += part.cpu_s;
+            all
+        })
+    }
+
+    /// The latencies of all requests.
+    pub(crate) fn latency_us(&self) -> Latency {
+        let mut tally = Tally::new();
+        for (latency, count) in &self.latencies {
+            tally.0.saturating_record_n(*latency, *count);
+        }
+        tally.latency()
+    }
 }
 
 /// Runs one end.
@@ -126,8 +152,8 @@ pub fn run(args: PeerArgs) -> io::Result<()> {
                 LoadName::Connect => connect::serve(&listener, load),
             }
         }
-        Role::Client { load, connect, length } => match load.load {
-            LoadName::Echo => echo::drive(&connect, load, length),
+        Role::Client { load, connect, first, length } => match load.load {
+            LoadName::Echo => echo::drive(&connect, load, first, length),
             LoadName::Stream => stream::drive(&connect, load, length),
             LoadName::Connect => connect::drive(&connect, load, length),
         },
@@ -170,7 +196,8 @@ fn ready() -> io::Result<()> {
 
 /// Sends the parent the result, and keeps all connections until the parent has read the statistics.
 fn report(tally: &Tally, seconds: f64, cpu_s: f64) -> io::Result<()> {
-    let outcome = Outcome { requests: tally.count(), seconds, latency_us: tally.latency(), cpu_s };
+    let latencies = tally.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
+    let outcome = Outcome { requests: tally.count(), seconds, latencies, cpu_s };
     send_line(&format!("RESULT {}", serde_json::to_string(&outcome)?))?;
     listen_to_parent().map(drop)
 }
@@ -269,6 +296,19 @@ mod tests {
             })
             .sum();
         assert_eq!(sum, 10);
+    }
+
+    /// Breaks if the percentiles of several clients were those of one, or each were counted once.
+    #[test]
+    fn outcomes_of_several_clients_are_one() {
+        let outcome = |requests, seconds, latencies| Outcome { requests, seconds, latencies, cpu_s: 0.5 };
+        let parts = [outcome(98, 1.0, vec![(1000, 98)]), outcome(2, 2.0, vec![(1000, 1), (64_000, 1)])];
+        let all = Outcome::merge(parts).expect("there are two");
+        assert_eq!((all.requests, all.seconds, all.cpu_s), (100, 2.0, 1.0));
+        let latency = all.latency_us();
+        assert_eq!((latency.p50, latency.p99), (1.0, 1.0));
+        assert!((latency.max / 64.0 - 1.0).abs() < 0.01, "{latency:?}");
+        assert!(Outcome::merge([]).is_none());
     }
 
     #[test]

@@ -157,6 +157,7 @@ impl Load for RedisLoad<'_> {
             bytes_link: bytes.map(|bytes| bytes.link),
             bytes_tcp: bytes.map(|bytes| bytes.tcp),
             bytes_expected: path.is_backend().then(|| self.least_bytes(test, requests)),
+            crowd: None,
             reasons: after.map(|sample| sample.describe_reasons()).unwrap_or_default(),
         })
     }

@@ -15,7 +15,7 @@ use super::stats::{median, ratio, tidy, Ratio};
 /// One `netacc bench` command's result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// The load: redis, echo, stream or connect.
+    /// The load: redis, echo, many, stream or connect.
     pub bench: String,
     /// The measured tests: only redis has more than one.
     pub test: String,
@@ -65,12 +65,27 @@ pub struct Latency {
     pub avg: f64,
 }
 
+/// What many connections of one server take; `many` only.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Crowd {
+    /// Bytes for a connection in the server: written memory, and its part of shared memory.
+    pub server_bytes: f64,
+    /// The same in the clients.
+    pub client_bytes: f64,
+    /// Share of the connections that were on links two seconds after the first use of the last one; backend paths only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub linked: Option<f64>,
+    /// Milliseconds until the server had given out all of its statistics; backend paths only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistics_ms: Option<f64>,
+}
+
 /// One measurement of one path.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
     /// The interleaved round, from 1.
     pub round: u32,
-    /// Requests (echo: round trips, stream: writes, connect: connections) completed.
+    /// Requests (echo and many: round trips, stream: writes, connect: connections) completed.
     pub requests: u64,
     /// Time that they took.
     pub seconds: f64,
@@ -94,6 +109,9 @@ pub struct Run {
     /// The least payload bytes of the requests; backend paths only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_expected: Option<u64>,
+    /// What many connections take; `many` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crowd: Option<Crowd>,
     /// The reasons why sockets were not on the link, if any were not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
@@ -141,6 +159,9 @@ pub struct PathResult {
     /// Share of the payload bytes that went over the link; `null` for paths without one, and when
     /// there is no proof.
     pub link_share: Option<f64>,
+    /// What many connections take, each figure the median of the rounds; `many` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crowd: Option<Crowd>,
     /// Every measurement as it was.
     pub runs: Vec<Run>,
 }
@@ -182,8 +203,7 @@ fn summarise_path(runs: Vec<Run>, reference: Option<&[Run]>, kind: Kind) -> Path
         avg: middle(&|run| run.latency_us.avg),
     };
     let expected: u64 = runs.iter().filter_map(|run| run.bytes_expected).sum();
-    let link_bytes =
-        runs.iter().filter_map(Run::link_bytes).reduce(|a, b| LinkBytes { link: a.link + b.link, tcp: a.tcp + b.tcp });
+    let link_bytes = runs.iter().filter_map(Run::link_bytes).reduce(LinkBytes::and);
     PathResult {
         requests_per_s: middle(&|run| run.requests_per_s),
         bytes_per_s: bulk.then(|| middle(&|run| run.bytes_per_s.unwrap_or(0.0))),
@@ -199,8 +219,20 @@ fn summarise_path(runs: Vec<Run>, reference: Option<&[Run]>, kind: Kind) -> Path
         ratio_server_cpu_to_tcp: to_tcp(&|run| per_million(run.server_cpu_s, run)),
         ratio_client_cpu_to_tcp: to_tcp(&|run| per_million(run.client_cpu_s, run)),
         link_share: link_bytes.and_then(|bytes| bytes.share(expected)).map(tidy),
+        crowd: summarise_crowds(&runs),
         runs,
     }
+}
+
+fn summarise_crowds(runs: &[Run]) -> Option<Crowd> {
+    let crowds: Vec<Crowd> = runs.iter().filter_map(|run| run.crowd).collect();
+    let middle = |figure: &dyn Fn(&Crowd) -> Option<f64>| median(crowds.iter().filter_map(figure)).map(tidy);
+    Some(Crowd {
+        server_bytes: middle(&|crowd| Some(crowd.server_bytes))?,
+        client_bytes: middle(&|crowd| Some(crowd.client_bytes))?,
+        linked: middle(&|crowd| crowd.linked),
+        statistics_ms: middle(&|crowd| crowd.statistics_ms),
+    })
 }
 
 #[cfg(test)]
@@ -222,6 +254,7 @@ pub(crate) mod tests {
             bytes_link: None,
             bytes_tcp: None,
             bytes_expected: None,
+            crowd: None,
             reasons: Vec::new(),
         }
     }
@@ -249,6 +282,16 @@ pub(crate) mod tests {
         let paths = summarise(IndexMap::from([("unix".into(), vec![run(1, 1.0)])]), Kind::Requests);
         assert_eq!(paths["unix"].ratio_to_tcp, None);
         assert_eq!(paths["unix"].one_way_us, None);
+    }
+
+    #[test]
+    fn figures_of_many_connections_are_medians() {
+        let crowd =
+            |kib: f64, linked| Crowd { server_bytes: kib, client_bytes: 2.0 * kib, linked, statistics_ms: None };
+        let crowds = [crowd(3.0, Some(1.0)), crowd(1.0, None), crowd(2.0, Some(1.0))];
+        let runs = (1..).zip(crowds).map(|(round, crowd)| Run { crowd: Some(crowd), ..run(round, 1.0) }).collect();
+        let paths = summarise(IndexMap::from([("shm".into(), runs)]), Kind::PingPong);
+        assert_eq!(paths["shm"].crowd, Some(crowd(2.0, Some(1.0))));
     }
 
     #[test]

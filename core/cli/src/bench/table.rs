@@ -50,10 +50,14 @@ fn table(paths: &Paths) -> Table {
     if linked {
         header.push("on link");
     }
+    let many = paths.values().any(|path| path.crowd.is_some());
+    if many {
+        header.extend(["server KiB each", "client KiB each", "on links after 2 s", "statistics ms"]);
+    }
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header);
     for (name, path) in paths {
-        table.add_row(row(name, path, bulk, linked));
+        table.add_row(row(name, path, bulk, linked).into_iter().chain(crowd(path)));
     }
     table
 }
@@ -82,6 +86,18 @@ fn row(name: &str, path: &PathResult, bulk: bool, linked: bool) -> Vec<Cell> {
     }
     let cells = cells.into_iter().map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
     std::iter::once(Cell::new(name)).chain(cells).collect()
+}
+
+/// What many connections take.
+fn crowd(path: &PathResult) -> Vec<Cell> {
+    let Some(crowd) = path.crowd else { return Vec::new() };
+    let texts = [
+        figure(crowd.server_bytes / 1024.0),
+        figure(crowd.client_bytes / 1024.0),
+        crowd.linked.map_or_else(String::new, |share| format!("{:.2} %", share * 100.0)),
+        crowd.statistics_ms.map_or_else(String::new, figure),
+    ];
+    texts.map(|text| Cell::new(text).set_alignment(CellAlignment::Right)).into()
 }
 
 /// "2.31x (2.20..2.40)"

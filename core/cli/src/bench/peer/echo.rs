@@ -34,10 +34,10 @@ pub(super) fn serve(listener: &Socket, load: LoadArgs) -> io::Result<()> {
 }
 
 /// Measures.
-pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io::Result<()> {
+pub(super) fn drive(address: &Address, load: LoadArgs, first: usize, length: LengthArgs) -> io::Result<()> {
     let mut sockets = Vec::with_capacity(load.clients);
-    for _ in 0..load.clients {
-        let socket = address.connect()?;
+    for index in 0..load.clients {
+        let socket = address.connect_as(first + index)?;
         no_delay(&socket)?;
         socket.set_nonblocking(load.mode != Mode::Blocking)?;
         sockets.push(socket);

@@ -6,10 +6,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpBindAddressNoPort;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Connections that may wait to be accepted: as many as the kernel's usual limit.
 const BACKLOG: i32 = 4096;
+
+/// Connections from one local address. Arbitrary: far fewer than the kernel has ephemeral ports.
+const PORTS_OF_ADDRESS: usize = 4096;
 
 /// `tcp:127.0.0.1:7000` or `unix:/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +47,20 @@ impl Address {
     }
 
     pub(super) fn connect(&self) -> io::Result<Socket> {
+        self.connect_as(0)
+    }
+
+    /// A client's connection number `index`. Each [`PORTS_OF_ADDRESS`] connections to the loopback have another local
+    /// address: the kernel searches for a free port, and that takes milliseconds where most are in use.
+    pub(super) fn connect_as(&self, index: usize) -> io::Result<Socket> {
         let socket = self.socket()?;
+        let group = u8::try_from(index / PORTS_OF_ADDRESS).unwrap_or(u8::MAX);
+        if let Address::Tcp(SocketAddr::V4(to)) = self {
+            if group > 0 && to.ip().is_loopback() {
+                setsockopt(&socket, IpBindAddressNoPort, &true)?;
+                socket.bind(&SockAddr::from(SocketAddr::from(([127, 0, 1, group], 0))))?;
+            }
+        }
         socket.connect(&self.sock_addr()?)?;
         Ok(socket)
     }
