@@ -119,12 +119,12 @@ impl Endpoint {
         ready: &mut VecDeque<QueuePairId>,
     ) -> Option<Arc<LinkCell>> {
         let peer = promotions.peer(address)?;
-        if peer.is_busy() && !peer.waiting.is_empty() {
+        if peer.is_busy() && peer.has_waiting() {
             peer.put_back(ready.drain(..));
             return None;
         }
         ready.extend(peer.take_ready(|qp| self.check_link(qp)));
-        if peer.waiting.is_empty() {
+        if !peer.has_waiting() {
             return None;
         }
         let get = |qp: QueuePairId| self.links.read().get(&qp).cloned();

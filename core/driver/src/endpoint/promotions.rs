@@ -1,7 +1,8 @@
 //! Streams that wait for a link, and links that are made for them, by peer.
 //!
-//! The cost of placing a stream does not depend on how many others wait: a peer's streams wait in a queue, each attempt
-//! checks only the peer's links that are being made, and links with room are found in turn.
+//! The cost of placing a stream hardly depends on how many others wait: a peer's streams wait in a queue, each attempt
+//! checks only the peer's links that are being made, and links with room are found in turn. A stream that gives up
+//! waiting leaves the queue by its ticket, without a search.
 //!
 //! A stream that is being opened can write only after its peer has answered, so few are opened at a time: the others
 //! continue on TCP meanwhile. And its link is polled by the helper thread, on behalf of all its streams, so the streams
@@ -10,7 +11,7 @@
 //! Invariant: a peer with streams that wait has a link being made, or a stream being opened, or its streams have been
 //! placed or failed.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,13 +54,23 @@ pub(crate) struct Promotions {
     /// same order.
     unfinished: BTreeSet<PeerAddress>,
     /// The streams that wait, by their numbers.
-    queued: HashMap<u32, PeerAddress>,
+    queued: HashMap<u32, Place>,
+    /// The ticket of the next stream.
+    next_ticket: u64,
+}
+
+/// A stream's place in a queue.
+#[derive(Clone, Copy)]
+struct Place {
+    peer: PeerAddress,
+    ticket: u64,
 }
 
 /// One peer: the streams that wait for a link to it, and the links to it that this side has made.
 #[derive(Default)]
 pub(super) struct Peer {
-    pub(super) waiting: VecDeque<Waiting>,
+    /// By their tickets, so in the order in which they came.
+    waiting: BTreeMap<u64, Waiting>,
     pub(super) attempts: Vec<ConnectionId>,
     /// Connected, and not ready for streams at the last check.
     pub(super) connecting: Vec<QueuePairId>,
@@ -103,20 +114,18 @@ impl Promotions {
         if self.queued.contains_key(&stream.number) {
             return;
         }
-        self.queued.insert(stream.number, peer);
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.queued.insert(stream.number, Place { peer, ticket });
         self.unfinished.insert(peer);
-        self.peers.entry(peer).or_default().waiting.push_back(Waiting { stream: stream.clone(), hint });
+        self.peers.entry(peer).or_default().waiting.insert(ticket, Waiting { stream: stream.clone(), hint });
     }
 
     /// `stream` does not wait any more.
     pub(super) fn remove(&mut self, stream: &Arc<StreamCell>) {
-        let Some(peer) = self.queued.get(&stream.number).and_then(|address| self.peers.get_mut(address)) else {
-            return;
-        };
-        let before = peer.waiting.len();
-        peer.waiting.retain(|w| !Arc::ptr_eq(&w.stream, stream));
-        if peer.waiting.len() < before {
-            self.queued.remove(&stream.number);
+        let Some(place) = self.queued.remove(&stream.number) else { return };
+        if let Some(peer) = self.peers.get_mut(&place.peer) {
+            peer.waiting.remove(&place.ticket);
         }
     }
 
@@ -136,7 +145,7 @@ impl Promotions {
 
     /// The stream at the head of a peer's queue leaves it.
     pub(super) fn pop(&mut self, address: PeerAddress) -> Option<Waiting> {
-        let first = self.peers.get_mut(&address)?.waiting.pop_front()?;
+        let (_, first) = self.peers.get_mut(&address)?.waiting.pop_first()?;
         self.queued.remove(&first.stream.number);
         Some(first)
     }
@@ -204,6 +213,11 @@ impl Peer {
     /// Whether links are being made.
     pub(super) fn is_making(&self) -> bool {
         !(self.attempts.is_empty() && self.connecting.is_empty())
+    }
+
+    /// Whether streams wait.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Whether as many streams are being opened as may be.
