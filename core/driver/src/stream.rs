@@ -33,6 +33,8 @@ pub use anchor::{AnchorEvent, AnchorProgress};
 pub(crate) use cell::{Attachment, Outgoing};
 pub use cell::{LinkCell, StreamCell};
 pub(crate) use corked::CORK_INTERVAL;
+#[cfg(test)]
+pub(crate) use ending::GoneAnchor;
 pub use ending::Shutdown;
 pub use guard::{LockedStream, StreamGuard, PLEDGE_PATIENCE};
 pub use stall::STALL_PATIENCE;

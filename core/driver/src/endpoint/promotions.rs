@@ -314,3 +314,36 @@ impl Peer {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use netacc_device::FourTuple;
+    use netacc_proto::{Role, Stream, StreamConfig};
+
+    use super::*;
+    use crate::stream::GoneAnchor;
+
+    const PEER: PeerAddress = PeerAddress([1; 4]);
+
+    fn stream(number: u32) -> Arc<StreamCell> {
+        let end = |port| ([127, 0, 0, 1], port).into();
+        let tuple = FourTuple { local: end(1), remote: end(2) };
+        let proto = Stream::new(Role::Opener, StreamConfig { trust_hints: false });
+        Arc::new(StreamCell::new(number, tuple, proto, Box::new(GoneAnchor), 0))
+    }
+
+    /// Breaks if a stream that has given up waiting is placed all the same, or costs another one its place.
+    #[test]
+    fn streams_leave_the_queue_by_their_tickets() {
+        let mut promotions = Promotions::default();
+        let streams: Vec<_> = (0..4).map(stream).collect();
+        streams.iter().for_each(|stream| promotions.add(PEER, stream, 0));
+        promotions.remove(&streams[1]);
+        promotions.remove(&streams[1]);
+        promotions.add(PEER, &streams[0], 0);
+        promotions.add(PEER, &streams[1], 0);
+        let order: Vec<_> = std::iter::from_fn(|| promotions.pop(PEER)).map(|waiting| waiting.stream.number).collect();
+        assert_eq!(order, [0, 2, 3, 1]);
+        assert!(promotions.queued.is_empty());
+    }
+}

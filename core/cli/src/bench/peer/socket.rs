@@ -51,7 +51,7 @@ impl Address {
     }
 
     /// A client's connection number `index`. Each [`PORTS_OF_ADDRESS`] connections to the loopback have another local
-    /// address: the kernel searches for a free port, and that takes milliseconds where most are in use.
+    /// address: the kernel searches for a free port, for longer the more of an address are in use.
     pub(super) fn connect_as(&self, index: usize) -> io::Result<Socket> {
         let socket = self.socket()?;
         let group = u8::try_from(index / PORTS_OF_ADDRESS).unwrap_or(u8::MAX);
