@@ -1,7 +1,4 @@
-"""A process that runs out of a resource keeps its links.
-
-Further streams share these, or go on over TCP with a reason.
-"""
+"""A process that runs out of a resource goes on over TCP with a reason; its links stay as they are."""
 
 from __future__ import annotations
 
@@ -101,14 +98,6 @@ def test_a_server_that_runs_out(device: Device, limit: str) -> None:
     run_clients(device.lab, *device.accelerated(*client_command("7004", connections)))
 
 
-def has_run_out(client: dict[str, Any], reason: str, connections: int) -> bool:
-    """Whether a client has counted the reason, or most of its streams share the few links that it has."""
-    links: int = client["cnt"]["links_established"]
-    streams: int = client["cnt"]["streams_promoted"]
-    counted: int = client["reasons"].get(reason, 0)
-    return counted > 0 or (links < connections / 4 and streams > connections / 2)
-
-
 @pytest.mark.parametrize(("device", "limit"), also_long("client"), indirect=["device"])
 def test_a_client_that_runs_out(device: Device, limit: str) -> None:
     """The reason is its own limit, and not an absent peer."""
@@ -119,6 +108,6 @@ def test_a_client_that_runs_out(device: Device, limit: str) -> None:
         program = device.accelerated(*client_command("7005", connections))
         run_clients(device.lab, *before, "env", f"NETACC_EXIT_STATS={reported}", *program)
         last = json.loads(device.lab.out(2, "tail", "-n", "1", reported))
-        if has_run_out(last, reason, connections):
+        if last["reasons"].get(reason, 0) > 0:
             break
-    assert has_run_out(last, reason, connections), last
+    assert last["reasons"].get(reason, 0) > 0, last

@@ -165,7 +165,8 @@ impl Endpoint {
         let links = self.links.read();
         let Some(link) = links.get(&qp).filter(|link| !link.is_dying()) else { return Usability::Unusable };
         let tx = link.tx.lock();
-        match (tx.proto.is_ready(), tx.proto.has_room()) {
+        let has_room = tx.proto.has_room() && self.config.sharing.permits(&link.caps, tx.proto.streams());
+        match (tx.proto.is_ready(), has_room) {
             (false, _) => Usability::NotReady,
             (true, true) => Usability::Usable,
             (true, false) => Usability::Unusable,

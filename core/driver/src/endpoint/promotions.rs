@@ -255,7 +255,7 @@ impl Peer {
         // Each link is planned as if the one before were made.
         let (mut links, mut streams, mut wanted) = (self.links.len() - self.connecting.len(), self.waiting.len(), 0);
         while streams > 0 && wanted < MAX_CONNECTING {
-            if sharing.spreads() && sharing.shares(links, false) && self.room != Room::None {
+            if sharing.spreads() && sharing.shares(links) && self.room != Room::None {
                 // The links made so far have room for the rest.
                 break;
             }
@@ -295,7 +295,7 @@ impl Peer {
         check: impl Fn(QueuePairId) -> Usability,
     ) -> Option<QueuePairId> {
         let made = self.links.len() - self.connecting.len();
-        if self.room == Room::None || !sharing.shares(made, self.refused.is_some()) {
+        if self.room == Room::None || !sharing.shares(made) {
             return None;
         }
         for i in 0..self.links.len() {

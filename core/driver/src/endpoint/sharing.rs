@@ -1,11 +1,14 @@
 //! The number of streams that share a link.
 
+use netacc_device::Capabilities;
+
 /// How streams to one peer are distributed over links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// A new link is made once all have this many streams (`NACC_SOR_CONN_PER_QP`).
     UpTo(u16),
-    /// Each stream has a link of its own until there are `dedicated` links to its peer. Further streams share these,
+    /// Each stream has a link of its own until there are `dedicated` links to its peer. On shared memory further streams
+    /// share these,
     /// up to `most` on each.
     Automatic {
         /// Links with one stream each.
@@ -44,12 +47,21 @@ impl Sharing {
         }
     }
 
-    /// Whether a stream goes onto a link that others use, given the number of links to the peer; `refused`: there will
-    /// be no more links.
-    pub(super) fn shares(self, links: usize, refused: bool) -> bool {
+    /// Whether a stream goes onto a link that others use, given the number of links to the peer.
+    pub(super) fn shares(self, links: usize) -> bool {
         match self {
             Sharing::UpTo(most) => most > 1,
-            Sharing::Automatic { dedicated, .. } => refused || links >= usize::from(dedicated),
+            Sharing::Automatic { dedicated, .. } => links >= usize::from(dedicated),
+        }
+    }
+
+    /// Whether a link with so many streams may take another one. Only links on shared memory are shared automatically:
+    /// streams that shared a device's links after it had run out of room got bytes that were not theirs, and the cause
+    /// is not known.
+    pub(super) fn permits(self, caps: &Capabilities, streams: u16) -> bool {
+        match self {
+            Sharing::UpTo(_) => true,
+            Sharing::Automatic { .. } => caps.peer_memory || streams == 0,
         }
     }
 
