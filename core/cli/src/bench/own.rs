@@ -223,7 +223,7 @@ impl OwnLoad<'_> {
         Ok(Clients { procs, pids })
     }
 
-    /// What the connections take once they have been used.
+    /// Measures what the connections have after use: links, memory on both sides, and the time that the statistics take.
     fn count_crowd(&self, path: &Path, clients: &Clients) -> Crowd {
         let server = &self.servers[path];
         let mut crowd = Crowd { server_bytes: 0.0, client_bytes: 0.0, linked: None, statistics_ms: None };

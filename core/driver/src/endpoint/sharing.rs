@@ -8,8 +8,7 @@ pub enum Sharing {
     /// A new link is made once all have this many streams (`NACC_SOR_CONN_PER_QP`).
     UpTo(u16),
     /// Each stream has a link of its own until there are `dedicated` links to its peer. On shared memory further streams
-    /// share these,
-    /// up to `most` on each.
+    /// share these, up to `most` on each.
     Automatic {
         /// Links with one stream each.
         dedicated: u16,
