@@ -333,14 +333,19 @@ impl Shared {
         }
     }
 
+    /// Whether the instance has a descriptor by which other threads wake its sleepers.
+    fn has_kick(&self) -> bool {
+        self.kick.load(Ordering::Acquire) != 0
+    }
+
     fn ensure_kick(&self) {
-        if self.kick.load(Ordering::Acquire) == 0 {
+        if !self.has_kick() {
             self.make_kick(&mut self.state.lock());
         }
     }
 
     fn make_kick(&self, _locked: &mut State) {
-        if self.kick.load(Ordering::Acquire) != 0 || uses::is_over() {
+        if self.has_kick() || uses::is_over() {
             return;
         }
         let _use = Use::begin();

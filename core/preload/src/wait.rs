@@ -41,6 +41,9 @@ pub use slots::{Slot, Slots};
 
 use sleeper::StreamWait;
 
+/// The longest sleep of a thread without a descriptor that could wake it. Arbitrary.
+pub const WITHOUT_EVENTFD: Duration = Duration::from_millis(5);
+
 /// The rest of a call's time. A call without a limit that must not be restarted gets a very long limit, because the
 /// kernel does not restart a wait with a time limit.
 fn left(limit: Limit) -> Option<Duration> {

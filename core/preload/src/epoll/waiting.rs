@@ -21,6 +21,7 @@ use crate::os::errno::set_errno;
 use crate::os::{poll, real};
 use crate::runtime::{self, Runtime};
 use crate::table::Entry;
+use crate::wait::WITHOUT_EVENTFD;
 use crate::{batch, queues, switching, wait};
 
 /// `EP_MAX_EVENTS` of fs/eventpoll.c.
@@ -669,6 +670,14 @@ fn sleep(
     shared.ensure_kick();
     shared.queue_for_sleep(endpoint);
     let left = |until: Option<Instant>| until.map(|d| d.saturating_since(now()));
+    if !shared.has_kick() {
+        // Other threads cannot wake this one, so it checks for itself.
+        let most = left(deadline).map_or(WITHOUT_EVENTFD, |left| left.min(WITHOUT_EVENTFD));
+        return match sleep_once(shared, endpoint, out, (Some(most), false), mask) {
+            Slept::Expired if left(deadline) != Some(Duration::ZERO) => Slept::Woken,
+            slept => slept,
+        };
+    }
     if !rt.spin.is_busy() || !queues::of_process().outnumber_processors() {
         return sleep_once(shared, endpoint, out, (left(deadline), false), mask);
     }

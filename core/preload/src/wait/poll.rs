@@ -10,7 +10,7 @@ use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 
 use super::sleeper::{Registered, StreamWait, Waiter};
 use super::slots::{self, Slot};
-use super::{arm, disarm, Limit, Waited};
+use super::{arm, disarm, Limit, Waited, WITHOUT_EVENTFD};
 use crate::anchor::anchor_event;
 use crate::os::clock::{now, timespec};
 use crate::os::errno::{errno, set_errno};
@@ -26,9 +26,6 @@ use crate::{batch, queues};
 const INSTANCE_READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
 
 const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
-
-/// The longest sleep of a thread without a descriptor that could wake it. Arbitrary.
-const WITHOUT_EVENTFD: Duration = Duration::from_millis(5);
 
 /// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that may watch one. Makes
 /// inherited connections of a child plain sockets, because the kernel does not see a link that its parent has.

@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <semaphore.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 
@@ -12,6 +13,8 @@ enum {
     LIMIT = 96,
     /* Threads that wait at once: a library that has descriptors for each gives back at least so many in one step. */
     WAITERS = 6,
+    /* Epoll instances in which threads wait at once: more than a library has queues for. */
+    INSTANCES = 10,
     /* So many are free when the program stops to open them by calls that a library sees: fewer than the library keeps
      * free for calls that it does not see. */
     SPARE = 2,
@@ -21,6 +24,8 @@ enum {
 struct waiter {
     void (*wait)(struct waiter *);
     struct connection first, second;
+    /* An epoll instance that watches the first one's server. */
+    int instance;
     pthread_t thread;
     sem_t begin, over;
     /* Its state in /proc. */
@@ -248,9 +253,42 @@ static void short_beside_threads(void)
     close_filled(fills);
 }
 
+static void in_epoll(struct waiter *w)
+{
+    struct epoll_event event;
+    w->result = epoll_wait(w->instance, &event, 1, -1);
+}
+
+/* Instances that get their first connection when no descriptor is left that could wake their threads. */
+static void short_in_epoll(void)
+{
+    static struct waiter all[INSTANCES];
+    must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){LIMIT, LIMIT}));
+    for (int i = 0; i < INSTANCES; i++) {
+        start(&all[i], in_epoll);
+        all[i].instance = must(epoll_create1(EPOLL_CLOEXEC));
+    }
+    run_out();
+    for (int i = 0; i < INSTANCES; i++) {
+        struct epoll_event event = {.events = EPOLLIN};
+        must(epoll_ctl(all[i].instance, EPOLL_CTL_ADD, all[i].first.server, &event));
+        begin(&all[i]);
+    }
+    for (int i = 0; i < INSTANCES; i++)
+        send_text(all[i].first.client, "e");
+    for (int i = 0; i < INSTANCES; i++) {
+        show_end(&all[i], "epoll_wait");
+        show_text(all[i].first.server, 1);
+    }
+    for (int i = 0; i < INSTANCES; i++)
+        stop(&all[i]);
+    close_filled(fills);
+}
+
 const struct test_case shortage_cases[] = {
     {"short_in_recv", short_in_recv},
     {"short_in_poll", short_in_poll},
+    {"short_in_epoll", short_in_epoll},
     {"short_beside_threads", short_beside_threads},
     {NULL, NULL},
 };
