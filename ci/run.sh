@@ -583,7 +583,7 @@ job_check() { # the quick check before each commit: formats, clippy, structure, 
     job_spec
     cargo test --locked --lib --bins -p netacc-proto -p netacc-driver -p netacc-preload -p netacc-shm -p netacc-config
     job_build
-    .venv/bin/python -m pytest -q tests/ci tests/apps/test_calls.py tests/apps/test_ended.py -k "not by_ and not rights"
+    .venv/bin/python -m pytest -q -n 2 tests/ci tests/apps/test_calls.py tests/apps/test_ended.py -k "not by_ and not rights"
 }
 
 job_all() { # everything that `make test` runs: every step but demo and bench, then a table (arguments: only these steps)
