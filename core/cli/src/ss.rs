@@ -27,6 +27,7 @@ mod clear;
 mod client;
 mod list;
 mod show;
+mod table;
 
 use std::ffi::OsString;
 use std::io::Write;

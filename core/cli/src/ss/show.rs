@@ -1,11 +1,11 @@
 //! Snapshots as text for people, and as JSON. Text from a process never reaches the terminal with a
 //! control character in it; in JSON those are escaped anyway.
 
-use comfy_table::{presets, CellAlignment, ContentArrangement, Table};
 use netacc_config::stats::{Counters, Path, QueuePairStats, Snapshot, SocketStats};
 use netacc_config::{render_lines, KEYS};
 
 use super::list::{Process, State};
+use super::table::Lines;
 
 /// All parts of the snapshot.
 pub(super) fn snapshot(snapshot: &Snapshot, json: bool) -> String {
@@ -136,32 +136,6 @@ fn sockets_table(sockets: &[SocketStats]) -> String {
         ]);
     }
     table.render()
-}
-
-/// An aligned table without lines, which `awk` can read: an empty cell is a `-`.
-struct Lines<const N: usize>(Table);
-
-impl<const N: usize> Lines<N> {
-    /// `right` are the columns of numbers.
-    fn new(heads: [&str; N], right: &[usize]) -> Self {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(heads);
-        for (index, column) in table.column_iter_mut().enumerate() {
-            column.set_padding((0, 2));
-            if right.contains(&index) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        Self(table)
-    }
-
-    fn add(&mut self, cells: [String; N]) {
-        self.0.add_row(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
-    }
-
-    fn render(&self) -> String {
-        self.0.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
-    }
 }
 
 /// Text of a process in a form that is safe for a terminal.
