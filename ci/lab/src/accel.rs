@@ -10,6 +10,19 @@ pub(crate) enum Accel {
     Kvm,
     /// QEMU's translator: everywhere, and many times slower.
     Tcg,
+    /// The same, while the guest's clock counts its instructions.
+    Counted,
+}
+
+impl Accel {
+    /// For people.
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            Accel::Kvm => "KVM",
+            Accel::Tcg => "software emulation",
+            Accel::Counted => "software emulation, counting instructions",
+        }
+    }
 }
 
 /// The user's choice.
@@ -21,4 +34,7 @@ pub(crate) enum AccelChoice {
     Kvm,
     /// Software emulation
     Tcg,
+    /// Software emulation in which a host's clock advances by 8 ns an instruction while it computes: processor times
+    /// inside do not depend on the load of this machine
+    Counted,
 }

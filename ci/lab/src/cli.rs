@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
-use crate::accel::{Accel, AccelChoice};
+use crate::accel::AccelChoice;
 use crate::client::{CommandLine, Input, OutputKind, Session, Sink};
 use crate::error::LabError;
 use crate::lab::{device_module, emulator, DeviceArgs, Lab, Plan, GRACE};
@@ -467,12 +467,7 @@ fn status(args: &StatusArgs) -> Result<u8, LabError> {
 }
 
 fn print_lab(record: &Record) {
-    println!(
-        "lab {}: Linux {}, {}",
-        record.name,
-        record.kernel,
-        if record.accel == Accel::Kvm { "KVM" } else { "software emulation" }
-    );
+    println!("lab {}: Linux {}, {}", record.name, record.kernel, record.accel.describe());
     for host in &record.hosts {
         let device = record.rdma.names().map_or("no RDMA device", |(device, _)| device);
         println!("  host {} ({}): {device}, {}, {}", host.host, host.name, host.address, host.address6);
@@ -499,7 +494,7 @@ fn setup(args: &SetupArgs) -> Result<u8, LabError> {
     } else {
         println!("QEMU         {}", qemu.display());
         println!("kernel       {} ({})", kernel.version, kernel.image.display());
-        println!("runs under   {}", if accel == Accel::Kvm { "KVM" } else { "software emulation" });
+        println!("runs under   {}", accel.describe());
         if let Some(module) = module {
             println!("driver       {}", module.display());
         }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::accel::{Accel, AccelChoice};
+use crate::accel::AccelChoice;
 use crate::emulator::Emulator;
 use crate::erdma::{self, ErdmaArgs, Functions};
 use crate::error::LabError;
@@ -115,10 +115,7 @@ impl Lab {
         provision.report(&format!(
             "booting {} under {}, Linux {}",
             if plan.hosts == 1 { "a machine".into() } else { format!("{} machines", plan.hosts) },
-            match accel {
-                Accel::Kvm => "KVM",
-                Accel::Tcg => "software emulation",
-            },
+            accel.describe(),
             kernel.version
         ));
         let deadline = began + plan.boot_timeout;

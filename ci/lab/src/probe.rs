@@ -30,6 +30,7 @@ pub(crate) fn choose(
     match choice {
         AccelChoice::Kvm => return Ok(Accel::Kvm),
         AccelChoice::Tcg => return Ok(Accel::Tcg),
+        AccelChoice::Counted => return Ok(Accel::Counted),
         AccelChoice::Auto => {}
     }
     if fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
