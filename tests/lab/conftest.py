@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.apps.lib.paths import binaries
-from tests.lab.lib import UpLab, down, up
+from tests.lab.lib import ERDMA, UpLab, down, up
 
 # By their devices.
 LABS = ("rxe", "siw", "erdma")
@@ -82,7 +82,7 @@ def shared_erdma(netacc: Path) -> Iterator[UpLab]:
     """Two hosts with an emulated eRDMA function each, its true driver and provider."""
     del netacc
     name = f"erdma-{os.getpid()}"
-    yield up(name, "--hosts", "2", "--rdma", "erdma")
+    yield up(name, "--hosts", "2", *ERDMA)
     down(name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,10 @@ REACHES_PEER = '[ -z "$NETACC_LAB_PEER" ] || (: <"/dev/tcp/$NETACC_LAB_PEER/9") 
 
 # In emulation a link is slower than TCP, but tests in a lab are about links.
 ON_LINKS = {"NACC_PATH_CHOICE": "link"}
+
+# Arguments of a lab with emulated eRDMA functions. NETACC_LAB_ERDMA_MODULE names the module of
+# Alibaba Cloud's driver.
+ERDMA = ("--rdma", "erdma", "--driver", os.environ.get("NETACC_LAB_DRIVER", "upstream"))
 
 Result = subprocess.CompletedProcess[str]
 

@@ -15,7 +15,7 @@ from tests.lab.lib import UpLab, whole_wire
 # The limit for one deployment in emulation on a busy machine, far above any honest run.
 SECONDS = 60
 # The connection manager of eRDMA, and of devices that are held to its limits, has IPv4 alone.
-ON_TCP = {("erdma", "redis-ipv6")}
+ON_TCP = {("rxe-as-erdma", "redis-ipv6"), ("erdma", "redis-ipv6")}
 # Only the beginning of a deployment is on TCP: connecting, loading devices.
 LEAST_SHARE = 0.1
 LEAST_BYTES = 10_000
@@ -31,13 +31,14 @@ def pair_of(lab: UpLab) -> Pair:
     return Pair((first, second), binaries(), seconds=SECONDS)
 
 
-def check(lab: UpLab, profile: str, name: str, size: Size) -> None:
+def check(lab: UpLab, device: str, name: str, size: Size) -> None:
+    profile = device.partition("-as-")[2] or "native"
     stack = Stack.netacc(binaries(), NACC_VERBS_PROFILE=profile)
     with whole_wire(lab):
         outcome = deploy(name, Run(pair_of(lab), stack, size))
     assert outcome.works, outcome.failure
     assert outcome.link_share is not None
-    if (profile, name) not in ON_TCP:
+    if (device, name) not in ON_TCP:
         assert outcome.link_bytes >= LEAST_BYTES, outcome
         assert outcome.link_share >= SMALL_SHARE.get(name, LEAST_SHARE), outcome
 
@@ -62,7 +63,7 @@ def everywhere() -> list[Any]:
     """Each deployment on each device; all but the usual one where there is time."""
     return [
         pytest.param(device, name, marks=() if USUAL[name] == device else pytest.mark.long)
-        for device in ("rxe", "rxe-as-erdma", "siw")
+        for device in ("rxe", "rxe-as-erdma", "siw", "erdma")
         for name in DEPLOYMENTS
     ]
 
@@ -70,6 +71,5 @@ def everywhere() -> list[Any]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("device", "name"), everywhere())
 def test_deployment(device: str, name: str, request: pytest.FixtureRequest) -> None:
-    kind, _, profile = device.partition("-as-")
     size = FEWER if USUAL[name] == device else Size.small()
-    check(request.getfixturevalue(kind), profile or "native", name, size)
+    check(request.getfixturevalue(device.partition("-as-")[0]), device, name, size)

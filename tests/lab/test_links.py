@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.apps.lib.paths import REPO, binaries
-from tests.lab.lib import UpLab, attempts, down, line_from, up
+from tests.lab.lib import ERDMA, UpLab, attempts, down, line_from, up
 
 ECHO = str(REPO / "tests/lab/programs/echo.py")
 CROWD = str(REPO / "tests/lab/programs/crowd.py")
@@ -120,7 +120,8 @@ def test_ten_thousand_streams_share_three_links(device: str) -> None:
         CROWD,
     ]
     name = f"crowd-{device}-{os.getpid()}"
-    lab = up(name, "--hosts", "2", "--rdma", device, "--memory", "1536")
+    kind = ERDMA if device == "erdma" else ("--rdma", device)
+    lab = up(name, "--hosts", "2", *kind, "--memory", "1536")
     try:
         server = lab.start(1, *run, "serve", SERVER, "7012", seconds=seconds)
         assert line_from(server.stdout).startswith("listening as ")

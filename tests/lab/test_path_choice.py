@@ -14,14 +14,16 @@ import pytest
 from tests.apps.lib.counters import Counters, parse
 from tests.apps.lib.paths import REPO, binaries
 from tests.lab.conversation import PORT, SECONDS, SERVER, Conversation, begin
-from tests.lab.lib import COMMAND_SECONDS, UpLab, attempts, line_from, whole_wire
+from tests.lab.lib import COMMAND_SECONDS, UpLab, attempts, fabric, line_from, whole_wire
 
 POUR = str(REPO / "tests/lab/programs/pour.py")
 
 # Far above an emulated machine's time for an answer on either path.
-SLOW = "50ms"
-# IP protocols of the delayed packets: RoCE's packets are UDP.
-TCP, ROCE = "6", "17"
+SLOW_MS = 50
+# What is delayed, on the device's link or beside it.
+LINK, TCP = "link", "tcp"
+# IP protocols of packets: RoCE's are UDP.
+PROTOCOLS = {TCP: "6", LINK: "17"}
 # Blocks within which the choice is made, which takes the median of sixteen answers: on a link it times one of
 # eight, over TCP each.
 MANY, FEW = 8 * 16 + 40, 16 + 64
@@ -39,26 +41,33 @@ def bands(lab: UpLab) -> Iterator[None]:
     lab.out(2, "modprobe", "-a", "sch_prio", "sch_netem", "cls_u32")
     # Everything goes into the first band.
     lab.out(2, "tc", "qdisc", "replace", *qdisc, "handle", "1:", "prio", "priomap", *["0"] * 16)
-    lab.out(2, "tc", "qdisc", "add", "dev", "lab0", "parent", "1:3", "netem", "delay", SLOW)
+    lab.out(2, "tc", "qdisc", "add", "dev", "lab0", "parent", "1:3", "netem", "delay", f"{SLOW_MS}ms")
     try:
         yield
     finally:
+        delay(lab, None)
         lab.out(2, "tc", "qdisc", "replace", *qdisc, "netem", *lab.impairment)
 
 
-@pytest.fixture
-def lab(rxe: UpLab) -> Iterator[UpLab]:
+@pytest.fixture(params=["rxe", pytest.param("erdma", marks=pytest.mark.long)])
+def lab(request: pytest.FixtureRequest) -> Iterator[UpLab]:
     """Two hosts, between which one path can be made the slower one."""
-    with whole_wire(rxe), bands(rxe):
-        yield rxe
+    lab = request.getfixturevalue(request.param)
+    assert isinstance(lab, UpLab)
+    with whole_wire(lab), bands(lab):
+        yield lab
 
 
-def delay(lab: UpLab, protocol: str | None) -> None:
-    """Packets of this protocol alone go into the slow band; or none."""
+def delay(lab: UpLab, path: str | None) -> None:
+    """Data of this path alone is slow; or none."""
     of = ("dev", "lab0", "parent", "1:")
     lab.out(2, "tc", "filter", "del", *of)
-    if protocol:
-        match = ("u32", "match", "ip", "protocol", protocol, "0xff", "flowid", "1:3")
+    if lab.device == "erdma_0":
+        # Its data is in no packet that the host's kernel sees.
+        fabric(lab, {"set": {"delay_us": 1000 * SLOW_MS if path == LINK else 0}})
+        path = path if path == TCP else None
+    if path:
+        match = ("u32", "match", "ip", "protocol", PROTOCOLS[path], "0xff", "flowid", "1:3")
         lab.out(2, "tc", "filter", "add", *of, "protocol", "ip", "prio", "1", *match)
 
 
@@ -104,7 +113,7 @@ def test_the_slower_path_is_left(lab: UpLab) -> None:
     # In emulation it may be slower as it is. Not so slow as to be in the way of its own promotion.
     wait_until(conversation, f"({ON_LINK} || {LEFT})")
     for _ in attempts():
-        delay(lab, ROCE)
+        delay(lab, LINK)
         left = wait_until(conversation, LEFT)
         at_first = conversation.client_counters()
         assert at_first.streams_promoted >= 1, "it was on the link"
@@ -129,7 +138,7 @@ def test_a_pinned_path_is_kept(lab: UpLab) -> None:
     """Breaks if the pin does not keep a connection on a link that is slower."""
     conversation = begin(lab, NACC_PATH_CHOICE="link")
     wait_until(conversation, ON_LINK)
-    delay(lab, ROCE)
+    delay(lab, LINK)
     before = conversation.client_counters()
     conversation.wait_for_progress(MANY)
     counters = conversation.client_counters()
@@ -148,7 +157,7 @@ def test_a_stream_in_one_direction_leaves_the_slower_path(lab: UpLab) -> None:
     lab.out(2, "rm", "-f", reported, f"{reported}.stop")
     drain = lab.start(1, *run, "drain", SERVER, port, seconds=SECONDS)
     assert line_from(drain.stdout) == "listening\n"
-    delay(lab, ROCE)
+    delay(lab, LINK)
     command = ["env", "NACC_PATH_CHOICE=measured", *run]
     pour = lab.start(2, *command, "pour", SERVER, port, reported, seconds=SECONDS)
     lab.wait_for(2, f"test -s {reported}")
