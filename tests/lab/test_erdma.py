@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.apps.lib.paths import binaries
-from tests.lab.lib import BOOT_SECONDS, UpLab, down, fabric, line_from, link, netacc_lab, up
+from tests.lab.conversation import begin_on_link
+from tests.lab.lib import BOOT_SECONDS, ERDMA, UpLab, down, fabric, line_from, link, netacc_lab, up
 from tests.lab.test_limits import AS_NOBODY, client_command, run_clients, serve
+from tests.lab.test_links import links_made
 from tests.lab.test_programs import Device, until_on_links
+from tests.lab.test_verbs import conformance, judge
 
 # The functions' settings for a loss of 0.5%, a delay of 3 ms and 500 Mbit/s.
 WIRE = {"loss": 0.005, "delay_us": 3000, "rate_gbit": 0.5}
@@ -56,7 +59,7 @@ def test_the_link_is_changed_for_the_card_and_for_the_functions(erdma: UpLab) ->
 def test_one_host_of_several_processors() -> None:
     """An interrupt for each processor's completions, and an Ethernet card with nobody at its other end."""
     script = "nproc; rdma link; grep -c erdma /proc/interrupts; rmmod erdma; rdma link"
-    boot = ("--rdma", "erdma", "--cpus", "3")
+    boot = (*ERDMA, "--cpus", "3")
     result = netacc_lab("run", "-q", *boot, "--", "sh", "-c", script)
     assert result.returncode == 0, result.stderr
     processors, link, interrupts, *rest = result.stdout.splitlines()
@@ -64,6 +67,22 @@ def test_one_host_of_several_processors() -> None:
     assert link.startswith("link erdma_0/1 state ACTIVE") and "netdev lab0" in link
     assert int(interrupts) == 1 + 4, "one for commands, and one for each processor that there may be"
     assert rest == [], "the driver lets go of the function"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_two_hosts_of_several_processors() -> None:
+    """Threads of one program use the device at the same time, and its interrupts go to several processors."""
+    name = f"several-{os.getpid()}"
+    lab = up(name, "--hosts", "2", *ERDMA, "--cpus", "3")
+    try:
+        judge(conformance(lab, "10.99.0.1"))
+        links, streams = links_made(lab, 4, 2, NACC_SOR_CONN_PER_QP="4")
+        assert 1 <= links <= streams
+        begin_on_link(lab).end()
+    finally:
+        lab.end_commands()
+        down(name)
 
 
 @pytest.mark.long
@@ -80,7 +99,7 @@ def test_programs_of_an_ordinary_user(erdma: UpLab) -> None:
 def test_the_end_of_the_functions_is_reported() -> None:
     """Breaks if a host whose device does nothing any more passes for one that is only slow."""
     name = f"gone-{os.getpid()}"
-    lab = up(name, "--rdma", "erdma")
+    lab = up(name, *ERDMA)
     try:
         os.kill(process_with_functions(name), signal.SIGKILL)
         result = netacc_lab("exec", "--name", name, "1", "echo", "alive")
@@ -96,7 +115,7 @@ def test_the_end_of_the_functions_is_reported() -> None:
 @pytest.mark.long
 def test_a_run_reports_their_end_and_ends_them() -> None:
     command = ["sh", "-c", "echo up; read line; echo $line"]
-    lab_run = [str(binaries() / "netacc"), "lab", "run", "-q", "--rdma", "erdma", "--", *command]
+    lab_run = [str(binaries() / "netacc"), "lab", "run", "-q", *ERDMA, "--", *command]
     with subprocess.Popen(
         lab_run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -110,7 +129,7 @@ def test_a_run_reports_their_end_and_ends_them() -> None:
 @pytest.mark.long
 def test_down_ends_the_functions() -> None:
     name = f"ends-{os.getpid()}"
-    lab = up(name, "--rdma", "erdma")
+    lab = up(name, *ERDMA)
     pidfd = os.pidfd_open(process_with_functions(name))
     # Waits for its end.
     with os.fdopen(pidfd, "rb", buffering=0) as ended:
