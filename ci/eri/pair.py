@@ -169,6 +169,11 @@ class Pair:
                 raise Failed(f"{what}: not within {self.seconds:.0f} s. {output[-TAIL:]}")
             time.sleep(0.2)
 
+    def of(self, started: Started, script: str) -> str:
+        """The output of a shell script, whose first argument is the process's id."""
+        (host, file) = next((host, file) for host, file, one in self._started if one is started)
+        return self.out(host, "sh", "-c", f"set -- $(cat {file}); {script}")
+
     def signal(self, started: Started, name: str) -> None:
         """Sends a signal to the process."""
         for host, file, one in self._started:

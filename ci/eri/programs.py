@@ -139,7 +139,25 @@ class Comparison:
         pair.wait_for(2, request, "redis-server 6400 answers", server)
         warm = replace(self, requests=self.requests // 10)
         run.benchmark(warm._client(pair, run.stack), self.seconds)
-        return run.benchmark(self._client(pair, run.stack), self.seconds)
+        before = cpu_seconds(pair, server)
+        figures = run.benchmark(self._client(pair, run.stack), self.seconds)
+        after = cpu_seconds(pair, server)
+        spent = {name: (after[name] - before[name]) * 1e6 / self.requests for name in after}
+        return {**figures, **{f"{name}_cpu_us": round(each, 3) for name, each in spent.items()}}
+
+
+def cpu_seconds(pair: Pair, server: Started) -> dict[str, float]:
+    """The processor time so far of a process and of its host, by the kernel, which counts in hundredths.
+
+    The host's includes interrupts, and the work of the kernel's own threads.
+    """
+    process, host = pair.of(server, "cat /proc/$1/stat; head -n 1 /proc/stat").splitlines()
+    fields = process.rpartition(")")[2].split()
+    user, nice, system, _, _, irq, softirq, *_ = map(int, host.split()[1:])
+    return {
+        "server": (int(fields[11]) + int(fields[12])) / 100,
+        "server_host": (user + nice + system + irq + softirq) / 100,
+    }
 
 
 def redis_single(run: Run) -> Figures:
