@@ -18,6 +18,8 @@ ACCEPTOR, OPENER = 0, 1
 ENDS = pytest.mark.parametrize(
     "function", [pytest.param(ACCEPTOR, id="acceptor"), pytest.param(OPENER, id="opener")]
 )
+# In the driver, a command that is not answered takes 15 s; then it gives up the queue.
+MUTE_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -193,6 +195,38 @@ def test_a_command_fails(hosts: Hosts, command: str, function: int) -> None:
     hosts.report(f"{COMMANDS[command]} fails at the {name_of(function)}", conversation.end())
     fabric(hosts.lab, {"set": {"failing_commands": []}})
     hosts.lab.end_commands()
+    begin_on_link(hosts.lab).end()
+
+
+@pytest.mark.long
+def test_commands_take_long(hosts: Hosts) -> None:
+    """Breaks if a program waits for them: its connection is on TCP meanwhile."""
+    fabric(hosts.lab, {"set": {"command_delay_us": 300_000}})
+    conversation = begin_on_link(hosts.lab)
+    hosts.report("300 ms for each command", conversation.end())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@ENDS
+def test_the_command_queue_is_mute(hosts: Hosts, function: int) -> None:
+    """Links that there are do not notice. New ones cannot be had until the function is brought back."""
+    conversation = begin_on_link(hosts.lab)
+    fabric(hosts.lab, {"set": {"function": function, "command_mute": True}})
+    conversation.wait_for_progress(200)
+    assert conversation.links_failed() == 0
+    hosts.report(f"command queue mute at the {name_of(function)}, on a link", conversation.end())
+    hosts.lab.end_commands()
+    later = begin(hosts.lab)
+    later.wait_for_progress(200)
+    assert later.counters().streams_promoted == 0
+    hosts.report(f"command queue mute at the {name_of(function)}, from the start", later.end(), MUTE_SECONDS)
+    hosts.lab.end_commands()
+    # Not before the driver has let go of the function: it would carry out the commands that the driver has
+    # given up, whose memory has other uses by now.
+    hosts.take_device(function + 1)
+    fabric(hosts.lab, {"set": {"command_mute": False}})
+    hosts.bring_device(function + 1)
     begin_on_link(hosts.lab).end()
 
 
