@@ -15,12 +15,12 @@ PATHS = ["write", "message", "send", "stack", "tcp"]
 
 
 @pytest.mark.parametrize("size", [64, 20_000])
-def test_every_path_is_measured(siw: UpLab, size: int) -> None:
-    server = siw.start(1, NETACC, "lat", "--serve", SERVER)
+def test_every_path_is_measured(iwarp: UpLab, size: int) -> None:
+    server = iwarp.start(1, NETACC, "lat", "--serve", SERVER)
     lines = {line_from(server.stdout).strip() for _ in range(2)}
     assert lines == {f"listening at {SERVER}:18515", f"raw links at {SERVER}:18516"}
     client_command = (NETACC, "lat", SERVER, "--size", str(size), "-n", "100", "--json")
-    report = json.loads(siw.out(2, *client_command))
+    report = json.loads(iwarp.out(2, *client_command))
     assert (report["size"], report["count"]) == (size, 100)
     assert [path["path"] for path in report["paths"]] == PATHS
     for path in report["paths"]:
@@ -35,7 +35,7 @@ def test_every_path_is_measured(siw: UpLab, size: int) -> None:
         if stack["link_share"] > 0.9:
             break
         # It does not wait for a link for ever, and an emulated machine may be that slow.
-        (stack,) = json.loads(siw.out(2, *client_command, "--path", "stack"))["paths"]
+        (stack,) = json.loads(iwarp.out(2, *client_command, "--path", "stack"))["paths"]
     assert stack["link_share"] > 0.9, "the program's bytes went over the link"
 
 

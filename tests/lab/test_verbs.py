@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.apps.lib.paths import REPO
-from tests.lab.lib import UpLab
+from tests.lab.lib import UpLab, fabric, restore
 from tests.lab.test_limits import AS_NOBODY
 
 EXAMPLES = REPO / "target/debug/examples"
@@ -130,6 +130,29 @@ def test_erdma_with_the_limits_of_the_least_device(erdma: UpLab) -> None:
 @pytest.mark.long
 def test_erdma_for_an_ordinary_user(erdma: UpLab) -> None:
     judge(conformance(erdma, "10.99.0.1", before=AS_NOBODY))
+
+
+#: Positions of the switches for what an ERI's contract leaves open, and a bad wire.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "completes sent": {"completes": "sent"},
+    "no flushes": {"flushes": "none"},
+    "all flushes": {"flushes": "all"},
+    "stalling receive queue": {"empty_receive_queue": "stall"},
+    "doubled interrupts": {"duplicate_interrupts": True},
+    "slow commands": {"command_delay_us": 20_000},
+    "bad wire": {"loss": 0.01, "duplicate": 0.01, "delay_us": 100, "rate_gbit": 10},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_erdma_with_a_setting(erdma: UpLab, setting: str) -> None:
+    (before,) = fabric(erdma, {"get": "settings"})
+    fabric(erdma, {"set": SETTINGS[setting]})
+    try:
+        judge(conformance(erdma, "10.99.0.1"))
+    finally:
+        restore(erdma, before)
 
 
 @pytest.mark.parametrize("kind", ["rxe", "siw"])
