@@ -33,7 +33,8 @@ REPO = Path(__file__).resolve().parents[2]
 PORT = "6500"
 #: The time limit of an operation. Far above any honest run.
 SECONDS = 300
-#: Of which the connections of a program with `exchange` have the first seconds for their way to a link.
+STACKS = ("tcp", "rsockets", "netacc")
+#: Messages of each case of `exchange`, after the seconds in which its connection may get onto a link.
 COUNTS = {"trips": 2000, "polled": 2000, "stream": 400}
 
 
@@ -45,11 +46,14 @@ class Turns:
     exchange: str
     comparison: Comparison
     binaries: Path
+    #: Names of stacks.
+    chosen: tuple[str, ...] = STACKS
     figures: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def stacks(self) -> list[Stack]:
-        return [Stack.tcp(), Stack.rsockets(), Stack.netacc(self.binaries)]
+        every = [Stack.tcp(), Stack.rsockets(), Stack.netacc(self.binaries)]
+        return [stack for stack in every if stack.name in self.chosen]
 
     def take(self, case: str, stack: str, measure: Callable[[], dict[str, float]]) -> None:
         """Measures a case once."""
@@ -145,6 +149,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000, help="of Redis, in each run")
     parser.add_argument("--accel", default="tcg", help="of the lab")
     parser.add_argument("--cases", nargs="+", default=["redis", *COUNTS, "ib_send_lat"])
+    parser.add_argument("--stacks", nargs="+", default=STACKS, choices=STACKS)
     parser.add_argument("--json", type=Path, required=True, help="the record")
     arguments = parser.parse_args()
     binaries = Path(os.environ.get("NETACC_BIN_DIR", REPO / "target/release")).resolve()
@@ -153,7 +158,7 @@ def main() -> None:
         exchange = f"{folder}/exchange"
         subprocess.run(["gcc", "-O2", "-o", exchange, Path(__file__).with_name("exchange.c")], check=True)
         comparison = Comparison(requests=arguments.requests, seconds=SECONDS)
-        turns = Turns(pair, exchange, comparison, binaries)
+        turns = Turns(pair, exchange, comparison, binaries, tuple(arguments.stacks))
         for _ in range(arguments.rounds):
             turns.round(arguments.cases)
             record = {

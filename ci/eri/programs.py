@@ -147,17 +147,28 @@ class Comparison:
 
 
 def cpu_seconds(pair: Pair, server: Started) -> dict[str, float]:
-    """The processor time so far of a process and of its host, by the kernel, which counts in hundredths.
+    """The processor time so far of a server, of its host and of the other one, counted in hundredths.
 
-    The host's includes interrupts, and the work of the kernel's own threads.
+    A host's includes interrupts, and the work of the kernel's own threads.
     """
-    process, host = pair.of(server, "cat /proc/$1/stat; head -n 1 /proc/stat").splitlines()
-    fields = process.rpartition(")")[2].split()
-    user, nice, system, _, _, irq, softirq, *_ = map(int, host.split()[1:])
+    of_host = ("head", "-n", "1", "/proc/stat")
     return {
-        "server": (int(fields[11]) + int(fields[12])) / 100,
-        "server_host": (user + nice + system + irq + softirq) / 100,
+        "server": of_process(pair.of(server, "cat /proc/$1/stat")),
+        "server_host": of_processors(pair.out(1, *of_host)),
+        "client_host": of_processors(pair.out(2, *of_host)),
     }
+
+
+def of_processors(line: str) -> float:
+    """The time in which processors were not idle, from the first line of /proc/stat."""
+    user, nice, system, _, _, irq, softirq, *_ = map(int, line.split()[1:])
+    return (user + nice + system + irq + softirq) / 100
+
+
+def of_process(line: str) -> float:
+    """The time in a program and in the kernel, from its /proc/PID/stat."""
+    fields = line.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def redis_single(run: Run) -> Figures:
