@@ -43,6 +43,7 @@ pub mod leaving;
 pub mod lifetimes;
 pub mod ops;
 pub mod os;
+pub mod protected;
 pub mod queues;
 pub mod ring;
 pub mod runtime;

@@ -108,14 +108,15 @@ pub fn is_kept_on_kernel() -> bool {
     KEPT_ON_KERNEL.load(Ordering::Relaxed)
 }
 
-/// Whether `fd` is one that the library keeps for itself.
+/// Whether `fd` may be one that the library keeps for itself, and the call on it is the program's.
 #[inline]
-pub fn is_helper_fd(fd: c_int) -> bool {
-    own::may_be_own(fd) && !is_inside() && is_own(fd)
+pub fn may_be_helper_fd(fd: c_int) -> bool {
+    own::may_be_own(fd) && !is_inside()
 }
 
+/// Whether the library keeps `fd` for itself. Searches all descriptors of the device.
 #[cold]
-fn is_own(fd: c_int) -> bool {
+pub fn is_own(fd: c_int) -> bool {
     ways_to_parents().any(|kept| kept == fd)
         || own::is_listed(fd)
         || get().is_some_and(|rt| rt.device_fds().contains(&fd))

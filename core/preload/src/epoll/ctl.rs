@@ -14,9 +14,10 @@ use super::shared::keep_on_kernel;
 use super::{kernel_ctl, Change, Epoll, Shared};
 use crate::os::errno::{errno, set_errno};
 use crate::os::{access, real};
+use crate::protected::is_protected;
+use crate::queues;
 use crate::table::{self, Entry};
 use crate::watchers::{unwatch, Registration};
-use crate::{queues, runtime};
 
 /// `epoll_ctl`. `event` is null or valid, as the system call wants it.
 ///
@@ -35,7 +36,7 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
         set_errno(libc::EFAULT);
         return -1;
     }
-    if runtime::is_helper_fd(fd) {
+    if is_protected(fd) {
         set_errno(libc::EBADF);
         return -1;
     }

@@ -15,6 +15,7 @@ use crate::ops::{ending, rights};
 use crate::os::aio::Iocb;
 use crate::os::errno::{errno, set_errno};
 use crate::os::{access, confinement, inside, limits, real};
+use crate::protected::is_protected;
 use crate::ring::{foreign, Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
 use crate::{epoll, leaving, runtime, stats};
@@ -164,7 +165,7 @@ fn apply_submission(submission: &mut Submission) -> bool {
                 submission.replace(-errno());
             }
         }
-        Does::Close(fd) if runtime::is_helper_fd(fd) => submission.replace(-libc::EBADF),
+        Does::Close(fd) if is_protected(fd) => submission.replace(-libc::EBADF),
         Does::Close(fd) => {
             if submission.is_late() {
                 leaving::surrender(fd, Reason::KernelOnly);

@@ -14,6 +14,7 @@ use crate::control::shortage;
 use crate::ops::ending;
 use crate::os::errno::{errno, set_errno};
 use crate::os::{confinement, limits, real};
+use crate::protected::is_protected;
 use crate::table::{self, Entry};
 use crate::{leaving, runtime, vfork, watched};
 
@@ -51,7 +52,7 @@ pub(super) fn share(entry: Arc<Entry>, new: c_int) {
 
 /// `dup`.
 pub fn dup(fd: c_int) -> c_int {
-    if runtime::is_helper_fd(fd) {
+    if is_protected(fd) {
         return bad();
     }
     let new = shortage::opening_fd(|| {
@@ -117,7 +118,7 @@ pub fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 }
 
 fn replace(from: c_int, to: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
-    if runtime::is_helper_fd(to) || runtime::is_helper_fd(from) {
+    if is_protected(to) || is_protected(from) {
         return bad();
     }
     let is_known = table::get(to).is_some();

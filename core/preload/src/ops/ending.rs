@@ -13,6 +13,7 @@ use crate::anchor::FdAnchor;
 use crate::os::clock::now;
 use crate::os::errno::{fail, set_errno};
 use crate::os::{lingering, real};
+use crate::protected::is_protected;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry, NO_FD};
@@ -69,7 +70,7 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
 
 /// `close`, of any descriptor.
 pub fn close(fd: c_int) -> c_int {
-    if runtime::is_helper_fd(fd) {
+    if is_protected(fd) {
         set_errno(libc::EBADF);
         return -1;
     }
