@@ -400,6 +400,8 @@ job_lab() { # RDMA devices in micro-VMs: SoftRoCE, soft-iWARP and emulated eRDMA
 
 job_lab-long() { # rare events on those devices; takes long (NETACC_LAB_PROGRAMS=300; arguments: for pytest)
     need /usr/bin/dpkg=dpkg
+    # rdma-core's own tests are part of its documentation there.
+    need /usr/share/doc/rdma-core/tests/run_tests.py=python3-pyverbs
     unpack_sshd
     run_lab_tests -m long "$@"
 }
