@@ -24,10 +24,14 @@ use netacc_device::middleware::SplitMix64;
 use netacc_device::Instant;
 use netacc_parameters::{parameters, Distribution};
 
+mod datagram_queue;
 mod event_loop;
 mod interruptions;
+mod stack_thread;
 
+pub use datagram_queue::DatagramQueue;
 pub use event_loop::{EventLoop, LoopKind, Part, Step};
+pub use stack_thread::StackThread;
 
 use interruptions::Interruptions;
 
@@ -55,6 +59,11 @@ parameters! {
         segment: Distribution = Distribution::ZERO;
         /// Bytes of such a segment; with segmentation offload many times a packet's.
         segment_size_bytes: u32 = 1448, at least 1;
+        /// A thread of the stack does the work of segments, on a core of its own. Else the thread does that makes the call.
+        stack_thread: bool = false;
+        /// UDP datagrams that wait for a program at one socket, at most; more are dropped. The default is what Linux' buffer of
+        /// 212,992 bytes (rmem_default) has of small ones, of 768 bytes each with what the kernel needs for them.
+        datagram_queue: u32 = 277, at least 1;
         /// Between two ticks of a core's timer; 0 for none.
         tick_interval: Duration = Duration::ZERO;
         /// How long a tick keeps the core from a thread's work.
@@ -107,7 +116,11 @@ impl ProcessorConfig {
         // Whole picoseconds a byte.
         let per_kib = sum(&self.copy_per_kib, 1).as_nanos();
         let copying = u128::from(work.bytes) * (per_kib * 1000 / 1024) / 1000;
-        let segments = u32::try_from(work.segment_bytes.div_ceil(u64::from(self.segment_size_bytes.max(1))));
+        let of_bytes = |bytes: u64| bytes.div_ceil(u64::from(self.segment_size_bytes.max(1)));
+        let segments = match self.stack_thread {
+            true => Ok(0),
+            false => u32::try_from(work.tcp_bytes.map(of_bytes).iter().sum::<u64>() + u64::from(work.datagrams)),
+        };
         sum(&self.library_call, work.library_calls)
             + sum(&self.system_call, work.system_calls)
             + sum(&self.connection, work.connections)
@@ -142,8 +155,10 @@ pub struct Work {
     pub promotions: u32,
     /// Bytes that are copied.
     pub bytes: u64,
-    /// Bytes that pass the kernel's TCP.
-    pub segment_bytes: u64,
+    /// Bytes that are read from the kernel's TCP, and written to it: never in one segment.
+    pub tcp_bytes: [u64; 2],
+    /// UDP datagrams that are sent or received, each a segment.
+    pub datagrams: u32,
     /// The program's own work.
     pub service: Duration,
 }
@@ -445,7 +460,7 @@ mod tests {
         };
         let calls = Work { library_calls: 2, system_calls: 3, ..Work::default() };
         let links = Work { links: 1, promotions: 2, ..calls };
-        let work = Work { connections: 2, bytes: 4000, segment_bytes: 2001, service: us(7), ..links };
+        let work = Work { connections: 2, bytes: 4000, tcp_bytes: [1001, 900], service: us(7), ..links };
         let expected = 200 + 900 + 2000 + 40_000 + 300_000 + 80_000 + 3000 + 7000;
         assert_eq!(config.time(&work, 1), Duration::from_nanos(expected));
         assert_eq!(ProcessorConfig::free().time(&Work { service: Duration::ZERO, ..work }, 1), Duration::ZERO);
@@ -457,7 +472,7 @@ mod tests {
         let cost = Distribution::exponential(us(1));
         let config = ProcessorConfig { library_call: cost.clone(), segment: cost, ..ProcessorConfig::free() };
         let time = |library_calls, segments: u64, seed| {
-            config.time(&Work { library_calls, segment_bytes: segments * 1448, ..Work::default() }, seed)
+            config.time(&Work { library_calls, tcp_bytes: [segments * 1448, 0], ..Work::default() }, seed)
         };
         for seed in 0..100 {
             assert_eq!(time(2, 3, seed) - time(2, 0, seed), time(0, 3, seed));

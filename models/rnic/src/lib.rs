@@ -46,5 +46,5 @@ pub use commands::{Command, CommandTimes};
 pub use config::{local_ack_timeout, Costs, NicConfig, Recovery};
 pub use events::Events;
 pub use nic::{ControlEvent, Counters, Nic, Placement, SendRequest, Target};
-pub use packet::{Body, Control, NakReason, NodeId, Packet, Segment, Verb, Words};
+pub use packet::{Body, Control, Datagram, NakReason, NodeId, Packet, Segment, Verb, Words};
 pub use rate::{DcqcnConfig, RateConfig, RateControl};

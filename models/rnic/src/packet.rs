@@ -19,6 +19,8 @@ const FRAME_BYTES: u32 = 20 + 18 + 20 + 8 + 12 + 4;
 /// Remote address, key and length, in the first packet of a WRITE; with selective repeat in each, as a packet that comes
 /// out of order must be placeable by itself (IRN, SIGCOMM 2018, section 5.3).
 const RETH_BYTES: u32 = 16;
+/// A UDP datagram's frame without its payload.
+const DATAGRAM_BYTES: u32 = 20 + 18 + 20 + 8;
 const AETH_BYTES: u32 = 4;
 const IMMEDIATE_BYTES: u32 = 4;
 /// A congestion notification has 16 reserved bytes (RoCEv2 annex, A17.9.3).
@@ -85,6 +87,19 @@ pub enum Body {
         /// Its number.
         sequence: u64,
     },
+    /// A UDP datagram of programs, which no queue pair takes: the NIC passes it on.
+    Datagram(Datagram),
+}
+
+/// A UDP datagram of programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Numbered by the client of its flow; an answer has the number of its request.
+    pub number: u64,
+    /// Bytes of payload.
+    pub bytes: u32,
+    /// Part of the payload: bytes of the answer that its program wants, or 0.
+    pub wanted: u32,
 }
 
 /// A piece of a message.
@@ -170,6 +185,11 @@ pub enum Control {
 }
 
 impl Packet {
+    /// A UDP datagram. A network that spreads flows over paths keeps those of a flow together.
+    pub fn datagram(src: NodeId, dst: NodeId, flow: QueuePairId, datagram: Datagram) -> Packet {
+        Packet::new((src, flow), (dst, flow), Body::Datagram(datagram), false)
+    }
+
     /// A packet of that content. `every_packet_placeable`: selective repeat.
     pub(crate) fn new(from: (NodeId, QueuePairId), to: (NodeId, QueuePairId), body: Body, placeable: bool) -> Packet {
         let extra = match &body {
@@ -185,8 +205,10 @@ impl Packet {
             Body::Ack { .. } | Body::Nak { .. } => AETH_BYTES,
             Body::CongestionNotification => NOTIFICATION_BYTES,
             Body::Control { .. } | Body::ControlAck { .. } => CONTROL_BYTES,
+            Body::Datagram(datagram) => datagram.bytes,
         };
-        let wire_bytes = (FRAME_BYTES + extra).max(MIN_FRAME_BYTES);
+        let frame = if matches!(body, Body::Datagram(_)) { DATAGRAM_BYTES } else { FRAME_BYTES };
+        let wire_bytes = (frame + extra).max(MIN_FRAME_BYTES);
         Packet { src: from.0, src_qp: from.1, dst: to.0, dst_qp: to.1, wire_bytes, congestion: false, body }
     }
 }
@@ -239,6 +261,9 @@ impl Packet {
             }
             Body::Control { sequence, content: Control::User { token } } => (kind, w[3], w[4]) = (8, sequence, token),
             Body::ControlAck { sequence } => (kind, w[3]) = (9, sequence),
+            Body::Datagram(Datagram { number, bytes, wanted }) => {
+                (kind, w[3], w[4]) = (10, number, pair(bytes, wanted))
+            }
         }
         w[2] = pair(self.wire_bytes, u32::from(flags) << 8 | kind);
         w
@@ -272,6 +297,7 @@ impl Packet {
             }
             8 => Body::Control { sequence: w[3], content: Control::User { token: w[4] } },
             9 => Body::ControlAck { sequence: w[3] },
+            10 => Body::Datagram(Datagram { number: w[3], bytes: high(w[4]), wanted: low(w[4]) }),
             _ => return None,
         };
         Some(Packet {
@@ -308,6 +334,7 @@ mod tests {
             Body::Control { sequence: 2, content: Control::Disconnect { qp, from } },
             Body::Control { sequence: 2, content: Control::User { token: u64::MAX } },
             Body::ControlAck { sequence: 2 },
+            Body::Datagram(Datagram { number: 1 << 40, bytes: 1472, wanted: u32::MAX }),
         ]
     }
 
@@ -341,5 +368,8 @@ mod tests {
         assert_eq!(size(data(Verb::Send { imm: None }, 0, 1, true), false), 86);
         assert_eq!(size(data(Verb::Send { imm: None }, 0, 0, true), false), 84);
         assert_eq!(size(Body::Ack { expected: 0 }, false), 86);
+        let datagram = |bytes| Body::Datagram(Datagram { number: 0, bytes, wanted: 0 });
+        assert_eq!(size(datagram(1472), false), 20 + 18 + 1500);
+        assert_eq!(size(datagram(1), false), 84);
     }
 }

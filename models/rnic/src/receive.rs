@@ -10,10 +10,10 @@ use crate::responder::{Arrival, Refused};
 use crate::{ControlEvent, Placement, Target};
 
 impl Nic {
-    /// A packet came from the network. Packets for other nodes are ignored.
+    /// A packet came from the network. Packets for other nodes are ignored, and so are datagrams, which are for programs.
     pub fn handle_packet(&mut self, now: Instant, packet: Packet) {
         self.now = now;
-        if packet.dst != self.node {
+        if packet.dst != self.node || matches!(packet.body, Body::Datagram(_)) {
             return;
         }
         self.receive_due();
@@ -88,7 +88,7 @@ impl Nic {
                     qp.rate.handle_congestion(self.now);
                 }
             }
-            Body::Control { .. } | Body::ControlAck { .. } => {}
+            Body::Control { .. } | Body::ControlAck { .. } | Body::Datagram(_) => {}
         }
     }
 

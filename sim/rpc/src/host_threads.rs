@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_host::{EventLoop, LoopKind, Part, ProcessorConfig, Processors, Step, Work};
+use netacc_host::{EventLoop, LoopKind, Part, ProcessorConfig, Processors, StackThread, Step, Usage, Work};
 
 /// A task of the helper thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,10 @@ pub(crate) enum HelperTask {
 /// The task of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// One turn of a conversation.
+    /// One turn of a connection.
     Connection(usize),
+    /// One datagram of a flow.
+    Datagrams(usize),
     Helper(HelperTask),
 }
 
@@ -52,11 +54,13 @@ struct Thread {
 /// See the module documentation.
 pub(crate) struct HostThreads {
     pub(crate) processors: Processors,
+    /// The stack's own thread, if it has one.
+    pub(crate) stack: Option<StackThread>,
     threads: Vec<Thread>,
     /// The helper's number, if it takes time.
     helper: Option<u32>,
-    /// By conversation: it is in an inbox.
-    waiting: Vec<bool>,
+    /// By connection, and by flow: it is in an inbox.
+    waiting: [Vec<bool>; 2],
 }
 
 impl HostThreads {
@@ -65,7 +69,14 @@ impl HostThreads {
         let thread = |kind| Thread { inbox: EventLoop::new(kind), job: None, owed: Duration::ZERO, slept: false };
         let workers = (0..config.threads.max(1)).map(|_| thread(config.loop_kind));
         let threads = workers.chain(helper.map(|_| thread(LoopKind::Turns))).collect();
-        HostThreads { processors: Processors::new(config), threads, helper, waiting: Vec::new() }
+        let stack = StackThread::of(&config);
+        HostThreads { processors: Processors::new(config), stack, threads, helper, waiting: Default::default() }
+    }
+
+    /// How the processors were used until now, that of the stack's thread included.
+    pub(crate) fn usage(&self, now: Instant) -> Usage {
+        let usage = self.processors.usage(now);
+        Usage { busy: usage.busy + self.stack.as_ref().map_or(Duration::ZERO, StackThread::busy), ..usage }
     }
 
     /// Whether its helper thread takes time.
@@ -89,16 +100,22 @@ impl HostThreads {
         thread.inbox.arrived().any(|arrived| *arrived == task) || thread.job.is_some_and(|job| job.step.of == task)
     }
 
-    /// There is something to do for a conversation.
-    pub(crate) fn put(&mut self, now: Instant, number: usize) {
+    /// There is something to do for a connection or a flow.
+    pub(crate) fn put(&mut self, now: Instant, task: Task) {
+        let (waiting, number) = match task {
+            Task::Connection(number) => (&mut self.waiting[0], number),
+            Task::Datagrams(number) => (&mut self.waiting[1], number),
+            Task::Helper(helper_task) => return self.send(now, helper_task),
+        };
+        if waiting.len() <= number {
+            waiting.resize(number + 1, false);
+        }
+        let is_new = !std::mem::replace(&mut waiting[number], true);
         let workers = self.threads.len() - usize::from(self.has_helper());
         let index = number % workers;
         let thread = &mut self.threads[index];
-        if self.waiting.len() <= number {
-            self.waiting.resize(number + 1, false);
-        }
-        if !std::mem::replace(&mut self.waiting[number], true) {
-            thread.inbox.push(Task::Connection(number));
+        if is_new {
+            thread.inbox.push(task);
         }
         thread.slept |= self.processors.wake(now, index as u32);
     }
@@ -108,8 +125,10 @@ impl HostThreads {
         let thread = self.processors.poll_start(now)?;
         let step = self.threads[thread as usize].inbox.poll();
         let step = step.expect("a thread is woken for something");
-        if let (Task::Connection(number), Part::Whole | Part::Read) = (step.of, step.part) {
-            self.waiting[number] = false;
+        match (step.of, step.part) {
+            (Task::Connection(number), Part::Whole | Part::Read) => self.waiting[0][number] = false,
+            (Task::Datagrams(number), Part::Whole | Part::Read) => self.waiting[1][number] = false,
+            _ => {}
         }
         Some((thread, step))
     }

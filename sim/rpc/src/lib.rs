@@ -2,7 +2,7 @@
 //!
 //! Each host has one process with an [`Endpoint`](netacc_driver::Endpoint). A [`Conversation`] is a TCP connection between two of
 //! them that is promoted; the client sends requests by its plan, and the server answers each when it has all of it. Or it
-//! is a client that makes short connections, each for some requests (`short`).
+//! is a client that makes short connections, each for some requests (`short`), or one that sends datagrams (`datagrams`).
 //! Every byte is checked. The owner of the network drives a [`Run`]: [`run_plain`] with the plain network, or a simulator.
 //!
 //! # Invariants
@@ -18,6 +18,7 @@
 
 mod config;
 mod connection;
+mod datagrams;
 mod host_threads;
 mod measured;
 mod outcome;
@@ -37,4 +38,4 @@ pub use outcome::Outcome;
 pub use plain::run_plain;
 pub use process::{Broken, StackConfig};
 pub use run::Run;
-pub use workload::{Arrival, Conversation, Pause, Recorded, SizeBin, Sizes};
+pub use workload::{Arrival, Conversation, Pause, Recorded, SizeBin, Sizes, Transport};

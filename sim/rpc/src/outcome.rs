@@ -4,6 +4,7 @@ use netacc_device::Instant;
 use netacc_host::Usage;
 use netacc_rnic::network::TraceHash;
 
+use crate::datagrams::Flow;
 use crate::measured::{Carried, Measured, Sample, SetUp, ShortConnection};
 use crate::process::Broken;
 use crate::run::Run;
@@ -17,6 +18,8 @@ pub struct Outcome {
     pub connections: Vec<ShortConnection>,
     /// By conversation: bytes that its two processes have read, by path.
     pub carried: Vec<Carried>,
+    /// By conversation: datagrams that were lost.
+    pub lost: Vec<u64>,
     /// Counts and times of promotions.
     pub set_up: SetUp,
     /// Connections that processes or their kernels still have.
@@ -44,6 +47,7 @@ impl Run {
             measured: self.results.measured.clone(),
             connections: self.results.closed.clone(),
             carried: self.carried(),
+            lost: (0..self.flows.len()).map(|number| self.lost(number)).collect(),
             set_up: self.set_up(),
             connections_now: self.connections_now(),
             complete: self.open == 0,
@@ -113,6 +117,11 @@ impl Run {
         self.results.read
     }
 
+    /// Datagrams of a conversation that were lost.
+    pub fn lost(&self, conversation: usize) -> u64 {
+        self.flows.get(conversation).and_then(Option::as_ref).map_or(0, |flow| flow.lost)
+    }
+
     /// Requests that were answered.
     pub fn answered(&self) -> u64 {
         self.results.answered
@@ -120,7 +129,8 @@ impl Run {
 
     /// Requests that were made and not answered.
     pub fn unanswered(&self) -> u64 {
-        self.connections.iter().map(|(_, connection)| connection.exchanges.len() as u64).sum()
+        let of_connections = self.connections.iter().map(|(_, connection)| connection.exchanges.len() as u64);
+        of_connections.chain(self.flows.iter().flatten().map(Flow::unanswered)).sum()
     }
 
     /// Virtual time.
@@ -131,7 +141,9 @@ impl Run {
     /// Whether a client waits, for an answer or to be able to make a request.
     pub fn is_waiting(&self) -> bool {
         let now = self.cluster.now();
-        self.connections.iter().any(|(_, t)| !t.exchanges.is_empty() || t.source.due().is_some_and(|due| due <= now))
+        let waits = |due: Option<Instant>| due.is_some_and(|due| due <= now);
+        self.connections.iter().any(|(_, t)| !t.exchanges.is_empty() || waits(t.source.due()))
+            || self.flows.iter().flatten().any(|flow| flow.is_waiting(now))
     }
 
     /// Whether everything was asked and answered.

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use netacc_device::loopback::anchor::UsedWires;
 use netacc_device::{DeviceError, Instant};
 use netacc_driver::Endpoint;
-use netacc_host::Usage;
+use netacc_host::{ProcessorConfig, Usage};
 use netacc_modelled::{Cluster, HostConfig, HostId, Interrupts, TcpWires};
 use netacc_rnic::Counters;
 use slab::Slab;
 
 use crate::config::{RunConfig, Tcp};
 use crate::connection::Connection;
+use crate::datagrams::{Flow, Port};
 use crate::host_threads::HostThreads;
 use crate::measured::{Carried, Measured, Sample, ShortConnection};
 use crate::process::{endpoint, Broken, ReadyStreams};
@@ -29,6 +30,14 @@ pub(crate) enum Due {
     Connect(usize),
     /// A connection, by its number: an interrupt brings what TCP has for it.
     Interrupt(usize),
+    /// The stack passes the next datagram that has arrived to its socket.
+    DatagramIn,
+    /// The stack passes the next datagram that leaves to the NIC.
+    DatagramOut,
+    /// A flow of datagrams: its client may send.
+    Datagrams(usize),
+    /// A flow of datagrams: those that were sent too long ago are lost.
+    DatagramExpiry(usize),
 }
 
 /// The process of one host, and the times at which it has something to do.
@@ -40,6 +49,8 @@ pub(crate) struct HostState {
     pub(crate) interrupts: Interrupts,
     /// The time of the latest interrupt, which may be to come.
     pub(crate) interrupted: Option<Instant>,
+    /// Its datagrams.
+    pub(crate) port: Port,
     /// Peers' streams that were granted a link, as far as the helper thread was sent for them.
     pub(crate) granted: u64,
     pub(crate) ready: Arc<ReadyStreams>,
@@ -54,6 +65,7 @@ impl HostState {
             links_cost_from: of.commands_from,
             interrupts: of.interrupts,
             interrupted: None,
+            port: Port::default(),
             granted: 0,
             ready,
             wake: None,
@@ -101,6 +113,8 @@ pub struct Run {
     pub(crate) connected: u64,
     /// By conversation: the client that makes short connections.
     pub(crate) short_clients: Vec<Option<ShortClient>>,
+    /// By conversation: that of one by datagrams.
+    pub(crate) flows: Vec<Option<Flow>>,
     /// Short connections whose TCP in memory was used.
     pub(crate) used: UsedWires,
     pub(crate) promotions: Promotions,
@@ -137,6 +151,12 @@ impl Run {
             hosts.push(HostState::new(of, ready));
         }
         let short_clients: Vec<_> = config.conversations.iter().map(ShortClient::new).collect();
+        let limit = |host: u32| {
+            let processor = config.hosts[host as usize].processor.as_ref();
+            processor.map_or(ProcessorConfig::free().datagram_queue, |processor| processor.datagram_queue)
+        };
+        let flow = |plan: &Conversation| Flow::new(plan, [plan.client, plan.server].map(limit));
+        let flows: Vec<_> = config.conversations.iter().map(flow).collect();
         let conversations = config.conversations.len();
         let mut run = Run {
             cluster,
@@ -144,6 +164,7 @@ impl Run {
             connections: Slab::new(),
             connected: 0,
             short_clients,
+            flows,
             used: UsedWires::default(),
             promotions: Promotions {
                 wanted: config.promote,
@@ -174,9 +195,10 @@ impl Run {
             }
         }
         for (number, conversation) in config.conversations.iter().enumerate() {
-            let over = match &run.short_clients[number] {
-                Some(short_client) => short_client.is_over(),
-                None => {
+            let over = match (&run.short_clients[number], &run.flows[number]) {
+                (Some(short_client), _) => short_client.is_over(),
+                (None, Some(flow)) => !flow.is_open(),
+                (None, None) => {
                     let connection = run.open(number, conversation, None);
                     let connection = &mut run.connections[connection];
                     connection.is_open = !connection.is_over();
@@ -210,7 +232,7 @@ impl Run {
     /// How a host's processors were used until now; `None` if calls take no time there.
     pub fn usage(&self, host: u32) -> Option<Usage> {
         let threads = self.hosts.get(host as usize)?.threads.as_ref()?;
-        Some(threads.processors.usage(self.cluster.now()))
+        Some(threads.usage(self.cluster.now()))
     }
 
     /// Connections use TCP before they are on a link.

@@ -5,10 +5,11 @@ use std::cmp::Reverse;
 use netacc_device::Instant;
 use netacc_host::Part;
 use netacc_modelled::{HostId, Interrupts};
-use netacc_rnic::Packet;
+use netacc_rnic::{Body, Packet};
 
 use crate::config::Tcp;
 use crate::connection::Exchange;
+use crate::host_threads::Task;
 use crate::measured::{ns, Sample};
 use crate::process::{run_process, Broken};
 use crate::run::{Due, Run};
@@ -23,6 +24,7 @@ impl Run {
             (0..self.connections.len()).for_each(|number| self.handle_connected(number as u32, Instant::ZERO));
         }
         (0..self.short_clients.len()).for_each(|conversation| self.plan_connect(conversation));
+        (0..self.flows.len()).for_each(|flow| self.plan_datagram(flow));
         (0..self.endpoints.len()).for_each(|host| self.turn(host));
     }
 
@@ -47,11 +49,21 @@ impl Run {
         self.release_if_over(number as usize);
     }
 
-    /// The host's NIC reports what TCP has brought for a connection: at once, or by an interrupt that comes later.
+    /// The host's NIC reports what TCP has brought for a connection: at once, or by an interrupt that comes later; the stack's own
+    /// thread, if there is one, passes it on after that.
     fn interrupt(&mut self, host: usize, number: u32, now: Instant) {
+        match self.report_at(host, now) {
+            Some(at) => self.hosts[host].timers.push(Reverse((at, Due::Interrupt(number as usize)))),
+            None => self.hosts[host].ready.mark(number),
+        }
+    }
+
+    /// When a host's processes learn of what has come to its NIC from the kernel's network now; `None` for at once.
+    pub(crate) fn report_at(&mut self, host: usize, now: Instant) -> Option<Instant> {
         let state = &mut self.hosts[host];
-        if state.interrupts == Interrupts::default() {
-            return state.ready.mark(number);
+        let stack = state.threads.as_mut().and_then(|threads| threads.stack.as_mut());
+        if state.interrupts == Interrupts::default() && stack.is_none() {
+            return None;
         }
         let Interrupts { delay, interval } = state.interrupts;
         let soonest = now + delay;
@@ -62,7 +74,8 @@ impl Run {
             None => soonest,
         };
         state.interrupted = Some(at);
-        state.timers.push(Reverse((at, Due::Interrupt(number as usize))));
+        // What comes at once is one segment.
+        Some(stack.map_or(at, |stack| stack.pass(at, 1)))
     }
 
     /// TCP has brought wrong bytes.
@@ -76,6 +89,9 @@ impl Run {
     pub fn handle_packet(&mut self, host: u32, now: Instant, packet: Packet) {
         if (host as usize) < self.endpoints.len() {
             self.cluster.handle_packet(HostId(host), now, packet);
+            if matches!(packet.body, Body::Datagram(_)) {
+                self.receive_datagram(host as usize, packet, now);
+            }
             self.turn(host as usize);
         }
     }
@@ -90,7 +106,20 @@ impl Run {
 
     /// The next packet of a host whose port is free.
     pub fn poll_transmit(&mut self, host: u32, now: Instant) -> Option<Packet> {
-        ((host as usize) < self.endpoints.len()).then(|| self.cluster.poll_transmit(HostId(host), now)).flatten()
+        let index = host as usize;
+        if index >= self.endpoints.len() {
+            return None;
+        }
+        if let Some(datagram) = self.poll_datagram(index, true, now) {
+            return Some(datagram);
+        }
+        match self.cluster.poll_transmit(HostId(host), now) {
+            Some(packet) => {
+                self.record_turn(index);
+                Some(packet)
+            }
+            None => self.poll_datagram(index, false, now),
+        }
     }
 
     /// As [`turn`](Run::turn), for events that do not involve the host's NIC: the simulator does not ask for its deadline by itself.
@@ -144,7 +173,7 @@ impl Run {
                     continue;
                 }
                 match &mut self.hosts[host].threads {
-                    Some(threads) => threads.put(now, *number),
+                    Some(threads) => threads.put(now, Task::Connection(*number)),
                     None => self.serve(*number, host, now, Part::Whole),
                 }
                 peers.extend(self.unlinked_peer(*number, host));
@@ -188,6 +217,10 @@ impl Run {
                 }
                 Due::Connect(conversation) => self.connect_due(conversation, now, ready),
                 Due::Interrupt(number) => ready.push(number),
+                Due::DatagramIn => self.deliver_next(host, now),
+                Due::DatagramOut => self.pass_datagram(host),
+                Due::Datagrams(flow) => self.datagrams_due(flow, now),
+                Due::DatagramExpiry(flow) => self.expire_datagrams(flow, now),
             }
         }
     }

@@ -32,6 +32,8 @@ impl Run {
                     let expected = self.expect(number, host, step.part);
                     self.price(number, host, &step, expected)
                 }
+                Task::Datagrams(_) if step.part == Part::Write => Work::default(),
+                Task::Datagrams(number) => self.begin_datagram(number, host, now),
                 Task::Helper(_) if now < self.hosts[host].links_cost_from => Work::default(),
                 Task::Helper(helper_task) => self.price_helper_task(host, helper_task),
             };
@@ -45,6 +47,12 @@ impl Run {
     fn finish(&mut self, host: usize, job: &Job, now: Instant) -> Work {
         let number = match job.step.of {
             Task::Connection(number) => number,
+            Task::Datagrams(number) => {
+                if job.step.part != Part::Write {
+                    self.finish_datagram(number, host, now);
+                }
+                return Work::default();
+            }
             Task::Helper(helper_task) => {
                 self.run_helper_task(host, helper_task);
                 return Work::default();
@@ -60,6 +68,12 @@ impl Run {
         };
         let work = self.price(number, host, &job.step, moves);
         self.record_used(number, host, moves);
+        if work.tcp_bytes[1] > 0 {
+            // Its own time delays what comes after, not these bytes: TCP has them already.
+            if let Some(stack) = self.hosts[host].threads.as_mut().and_then(|threads| threads.stack.as_mut()) {
+                stack.pass(now, moves.written);
+            }
+        }
         work
     }
 
@@ -138,7 +152,7 @@ impl Run {
         let work = Work { connections, bytes, service: each * moves.served, ..Work::default() };
         match connection.is_linked(&self.endpoints[host], side) {
             true => Work { library_calls: calls, ..work },
-            false => Work { system_calls: calls, segment_bytes: bytes, ..work },
+            false => Work { system_calls: calls, tcp_bytes: [moves.read, moves.written], ..work },
         }
     }
 

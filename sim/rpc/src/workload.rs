@@ -115,9 +115,25 @@ pub enum Arrival {
     Trace(Vec<Recorded>),
 }
 
-/// A client that asks a server, on one connection that lasts or on many short ones.
+/// The carrier of a conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// A connection that lasts, or short ones.
+    #[default]
+    Stream,
+    /// UDP datagrams, one for each request. A closed loop waits for answers; without answers it sends the next datagram when the call
+    /// that sent the one before is over.
+    Datagrams {
+        /// Whether the server answers each with one of its own.
+        answered: bool,
+    },
+}
+
+/// A client that asks a server, on one connection that lasts, on many short ones, or by datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conversation {
+    /// Its carrier.
+    pub transport: Transport,
     /// Host of the client.
     pub client: u32,
     /// Host of the server.
@@ -155,6 +171,7 @@ impl Conversation {
         count: u32,
     ) -> Option<Conversation> {
         Some(Conversation {
+            transport: Transport::Stream,
             client,
             server,
             request: Sizes::fixed(request_bytes)?,
@@ -185,6 +202,9 @@ impl Conversation {
 
     /// Whether it can be run: a recorded load is in order, has no empty messages and lasts, and an open one takes time.
     pub(crate) fn is_sane(&self) -> bool {
+        if self.transport != Transport::Stream && self.requests_per_connection.is_some() {
+            return false;
+        }
         match &self.arrival {
             Arrival::Closed { depth, .. } => *depth >= 1,
             Arrival::Open { interval: Pause::Fixed(mean) | Pause::Exponential(mean) } => !mean.is_zero(),

@@ -16,6 +16,6 @@ pub use meta::{NetworkCounts, Verdict};
 pub use parameters::{sections, Device, Driver, Pacing, RateControl, Section, Switch};
 pub use recording::{FinishError, Recording};
 pub use scenario::{
-    Arrival, Client, Fault, Group, Link, Loop, Measure, Network, Pause, Processors, Scenario, ScenarioError, SizeBin,
-    Stack,
+    Arrival, Client, Datagrams, Fault, Group, Link, Loop, Measure, Network, Pause, Processors, Scenario, ScenarioError,
+    SizeBin, Stack,
 };

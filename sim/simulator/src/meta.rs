@@ -92,6 +92,8 @@ pub(crate) struct GroupMeta<'a> {
     pub(crate) connections: usize,
     /// Requests made within the measured span and answered: those in the histogram.
     pub(crate) samples: u64,
+    /// Datagrams that were lost in the whole run: on the network, or because too many waited for their program.
+    pub(crate) lost: u64,
     /// Answers that came within the measured span, a second.
     pub(crate) answered_per_s: f64,
     /// Bytes of those requests and responses, a second.

@@ -71,7 +71,7 @@ parameters! {
         rebind: bool = true;
         /// Bytes that may be registered at once. The default is arbitrary: far above what a simulated process uses.
         memory_limit_bytes: usize = 8 << 30;
-        /// The least time between two interrupts for packets of the kernel's TCP (interrupt moderation).
+        /// The least time between two interrupts for packets of the kernel's TCP and UDP (interrupt moderation).
         interrupt_interval: Duration = Duration::ZERO;
     }
 }
@@ -107,14 +107,17 @@ impl Device {
 }
 
 impl Device {
-    /// How TCP's bytes come from a process to another one: as messages of RDMA they take the times of both NICs. Each comes by an
-    /// interrupt.
-    pub fn tcp_interrupts(&self) -> Interrupts {
+    /// How TCP's bytes and datagrams come from a process to another one: as messages of RDMA they take the times of both NICs. Each
+    /// comes by an interrupt, unless a thread of the stack polls the NIC.
+    pub fn interrupts(&self, polled: bool) -> Interrupts {
         let Costs { doorbell, request_fetch, payload_fetch, transmit_packet, .. } = &self.costs;
         let Costs { receive_packet, placement, completion, interrupt, .. } = &self.costs;
         let sending = *doorbell + *request_fetch + *payload_fetch + *transmit_packet;
-        let delay = sending + *receive_packet + *placement + *completion + *interrupt;
-        Interrupts { delay, interval: self.driver.interrupt_interval }
+        let delay = sending + *receive_packet + *placement + *completion;
+        match polled {
+            true => Interrupts { delay, interval: Duration::ZERO },
+            false => Interrupts { delay: delay + *interrupt, interval: self.driver.interrupt_interval },
+        }
     }
 }
 

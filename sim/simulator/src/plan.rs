@@ -6,9 +6,9 @@ use netacc_device::middleware::SplitMix64;
 use netacc_device::Instant;
 use netacc_host::{LoopKind, ProcessorConfig};
 use netacc_modelled::HostConfig;
-use netacc_rpc::{Conversation, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp};
+use netacc_rpc::{Conversation, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp, Transport};
 
-use crate::scenario::{Arrival, Group, Loop, Pause, Scenario, ScenarioError, SizeBin, Stack};
+use crate::scenario::{Arrival, Datagrams, Group, Loop, Pause, Scenario, ScenarioError, SizeBin, Stack};
 
 impl Scenario {
     /// The hosts and their conversations, before the first request.
@@ -68,7 +68,7 @@ impl Scenario {
         host.commands_from = at(self.measure.warmup_ns);
         let driver = &self.device.driver;
         host.memory_limit_bytes = driver.memory_limit_bytes;
-        host.interrupts = self.device.tcp_interrupts();
+        host.interrupts = self.device.interrupts(self.processors.as_ref().is_some_and(|p| p.costs.stack_thread));
         host.capabilities.max_inline = driver.max_inline_bytes;
         host.capabilities.rebind = driver.rebind;
         host.processor = self.processors.as_ref().map(|p| ProcessorConfig {
@@ -100,6 +100,9 @@ impl Scenario {
                 let part = group.start_spread_ns / total.max(1);
                 let offset = part * number + rng.next_u64() % part.max(1);
                 to.push(Conversation {
+                    transport: group.datagrams.map_or(Transport::Stream, |datagrams| Transport::Datagrams {
+                        answered: datagrams == Datagrams::Answered,
+                    }),
                     client: client.client,
                     server: client.server,
                     request: request.clone(),

@@ -288,6 +288,7 @@ impl Recording {
         let sizes = self.scenario.group_sizes();
         let named = self.groups.iter().zip(&self.scenario.groups).zip(sizes);
         let mut metas = Vec::new();
+        let mut first = 0;
         let carried = run.carried();
         let mut carried = carried.iter();
         for ((group, spec), connections) in named {
@@ -296,9 +297,12 @@ impl Recording {
                 links += carried.link_bytes;
                 all += carried.link_bytes + carried.tcp_bytes;
             }
+            let numbers = first..first + connections;
+            first += connections;
             metas.push(GroupMeta {
                 name: &spec.name,
                 connections,
+                lost: numbers.map(|number| run.lost(number)).sum(),
                 samples: group.latency.len(),
                 answered_per_s: group.answered as f64 / seconds,
                 bytes_per_s: group.bytes as f64 / seconds,

@@ -148,6 +148,8 @@ pub struct Group {
     /// Requests of a connection, which is then closed: the arrival, `start_ns` and `count` are of connections. `None`: connections
     /// last.
     pub requests_per_connection: Option<NonZeroU32>,
+    /// Requests are UDP datagrams, and whether each is answered with one. `None`: connections carry them.
+    pub datagrams: Option<Datagrams>,
     /// When requests come.
     pub arrival: Arrival,
     /// First requests are due from then on.
@@ -160,6 +162,16 @@ pub struct Group {
     pub service_ns: u64,
     /// The application's work for an answer, at the client.
     pub client_service_ns: u64,
+}
+
+/// How a server treats datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Datagrams {
+    /// It answers each.
+    Answered,
+    /// It takes each.
+    Taken,
 }
 
 /// Connections from one host to another.

@@ -19,6 +19,7 @@ fn smallest() -> serde_json::Value {
         },
         "groups": [{
             "name": "all", "clients": [{"client": 0, "server": 1, "connections": 3}], "requests_per_connection": null,
+            "datagrams": null,
             "request": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "response": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "arrival": {"kind": "closed", "depth": 1, "think": {"mean_ns": 0, "exponential": false}},

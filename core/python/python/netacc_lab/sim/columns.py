@@ -19,6 +19,8 @@ COLUMNS = {
 }
 #: Of a run's whole network: shown where one of them is not 0.
 NETWORK_COLUMNS = {"dropped": "drops", "marked": "marks", "pauses": "pauses"}
+#: For groups of datagrams: those that were lost, on the network or before their program.
+DATAGRAM_COLUMNS = {"datagrams_lost": "datagrams lost"}
 #: For short connections: until they could be used, and until the last answer.
 SHORT_COLUMNS = {
     "connections_per_s": "connections/s",
@@ -30,12 +32,18 @@ SHORT_COLUMNS = {
 
 
 def columns(study: Study) -> dict[str, str]:
-    """The columns of a study: those of short connections only where there are some."""
+    """The columns of a study: those of short connections and of datagrams only where there are some."""
     groups = (run.meta["groups"] for point in study.points for run in point.runs)
     short = any(group["short"] for each in groups for group in each)
+    datagrams = any(
+        group["datagrams"]
+        for point in study.points
+        for run in point.runs
+        for group in run.meta["scenario"]["groups"]
+    )
     networks = [run.meta["network"] for point in study.points for run in point.runs]
     happened = {name: head for name, head in NETWORK_COLUMNS.items() if any(n[name] for n in networks)}
-    return COLUMNS | (SHORT_COLUMNS if short else {}) | happened
+    return COLUMNS | (SHORT_COLUMNS if short else {}) | (DATAGRAM_COLUMNS if datagrams else {}) | happened
 
 
 def text_of(name: str, estimate: Estimate | None) -> str:
@@ -53,7 +61,7 @@ def text_of(name: str, estimate: Estimate | None) -> str:
 def _show(name: str, value: float) -> str:
     if name == "bytes_per_s":
         return f"{value / 1e6:,.1f}"
-    if name in NETWORK_COLUMNS:
+    if name in NETWORK_COLUMNS or name in DATAGRAM_COLUMNS:
         return f"{value:,.0f}"
     if name == "link_share":
         return f"{value:.1%}"

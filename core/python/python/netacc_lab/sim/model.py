@@ -90,6 +90,11 @@ class HostChoice(Strict):
     cores: Annotated[int, Field(ge=0, strict=True)] | None = Field(
         default=None, description="0 for one each thread; else the profile's"
     )
+    work_factor: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="how many times as long calls and the program's own work take as on the machine on which the "
+        "stack's costs were fitted; else the profile's",
+    )
     server_threads: Count = Field(default=1, description="of the process on a host that is asked")
     client_threads: Count = Field(default=4, description="of the process on any other")
     server_loop: LoopKind | None = Field(
@@ -185,8 +190,18 @@ class Workload(Strict):
 
     name: Name
     kind: Literal[
-        "request-response", "redis-like", "incast", "streaming", "short-connections", "trace-replay"
-    ] = "request-response"
+        "request-response",
+        "redis-like",
+        "incast",
+        "streaming",
+        "short-connections",
+        "trace-replay",
+        "datagrams",
+    ] = Field(
+        default="request-response",
+        description="datagrams: UDP, one datagram for a request; answered if there is a response, else a closed "
+        "loop sends the next when the call is over that has sent the one before",
+    )
     servers: Count = 1
     clients: Count = Field(description="hosts with clients")
     connections: Count = Field(

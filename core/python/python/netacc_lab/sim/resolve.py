@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from netacc_lab.sim import buffers, declared, profiles
+from netacc_lab.sim import buffers, costs, declared, profiles
 from netacc_lab.sim.errors import ScenarioError, from_validation, refuse
 from netacc_lab.sim.model import (
     DeviceValues,
@@ -31,6 +31,9 @@ from netacc_lab.sim.model import (
     Workload,
 )
 from netacc_lab.sim.topology import Graph, build
+
+#: Bytes of IP's and UDP's headers.
+UDP_HEADERS = 28
 
 #: Of the resolved form.
 FORMAT = 3
@@ -212,9 +215,9 @@ def _stack(scenario: Scenario, file: Path) -> Resolved:
 def _processors(scenario: Scenario, file: Path) -> Resolved | None:
     host = profiles.host(scenario.host.profile, file)
     stack, chosen = scenario.stack, scenario.host
-    costs = profiles.stack(stack.profile or stack.kind, stack, file)
+    values = profiles.stack(stack.profile or stack.kind, stack, file)
     if host.free:
-        of_processors = ["server_threads", "client_threads", "server_loop", "client_loop", "cores"]
+        of_processors = ["server_threads", "client_threads", "server_loop", "client_loop", "cores", "work_factor"]
         for table, fields, given in (
             ("host", of_processors, chosen.model_fields_set),
             ("stack", [*StackValues.model_fields, "profile"], stack.model_fields_set),
@@ -229,14 +232,25 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
         return None
     redis = any(workload.kind == "redis-like" for workload in scenario.workload)
     server_loop = chosen.server_loop or ("batches" if redis else "turns")
+    resolved = declared.resolved("stack", values)
+    factor = _work_factor(scenario, host)
+    for each in declared.TABLES["stack"]:
+        if each.unit == "distribution":
+            section = resolved[each.section]
+            section[each.key] = costs.scaled(section[each.key], factor)
     return {
         "cores": host.cores if chosen.cores is None else chosen.cores,
         "server_threads": chosen.server_threads,
         "client_threads": chosen.client_threads,
         "server_loop": server_loop,
         "client_loop": chosen.client_loop or server_loop,
-        **declared.resolved("stack", costs),
+        **resolved,
     }
+
+
+def _work_factor(scenario: Scenario, host: profiles.HostValues) -> float:
+    chosen = scenario.host.work_factor
+    return host.work_factor if chosen is None else chosen
 
 
 def _group(number: int, scenario: Scenario, parts: tuple[list[int], list[int]], file: Path) -> Resolved:
@@ -257,6 +271,10 @@ def _group(number: int, scenario: Scenario, parts: tuple[list[int], list[int]], 
         pair = (clients[place], servers[(turn + place) % len(servers)])
         pairs[pair] = pairs.get(pair, 0) + 1
     request, response = _lengths(workload, key, file)
+    datagrams = None
+    if workload.kind == "datagrams":
+        _fit_datagrams(request + response, scenario, key, file)
+        datagrams = "taken" if workload.response is None else "answered"
     incast = workload.kind == "incast"
     measure = scenario.measure
     return {
@@ -265,6 +283,7 @@ def _group(number: int, scenario: Scenario, parts: tuple[list[int], list[int]], 
         "request": request,
         "response": response,
         "requests_per_connection": (workload.requests_per_connection or 1) if short else None,
+        "datagrams": datagrams,
         "arrival": _arrival(workload, key, file),
         # All at once for an incast; else apart, as nothing in reality begins at one instant.
         "start_ns": workload.start + (measure.warmup if incast else 0),
@@ -275,20 +294,32 @@ def _group(number: int, scenario: Scenario, parts: tuple[list[int], list[int]], 
     }
 
 
+def _fit_datagrams(sizes: list[Resolved], scenario: Scenario, key: str, file: Path) -> None:
+    # Fragments are not modelled.
+    most = scenario.stack.tcp_mtu - UDP_HEADERS
+    longest = max(each["max_bytes"] for each in sizes)
+    if longest > most:
+        text = f"a datagram of {longest} bytes: at most {most} fit into a packet (stack.tcp-mtu)"
+        raise refuse(file, key, text)
+
+
 def _service(workload: Workload, scenario: Scenario, key: str, file: Path) -> int:
-    if profiles.host(scenario.host.profile, file).free:
+    host = profiles.host(scenario.host.profile, file)
+    if host.free:
         if workload.service:
             raise refuse(file, f"{key}.service", "has no effect: calls on free processors take no time")
         return 0
     # The rest of a SET's 1.3 us with NetACC without its calls and a copy (profile netacc).
     usual = 950 if workload.kind == "redis-like" else 0
-    return usual if workload.service is None else workload.service
+    service = usual if workload.service is None else workload.service
+    return round(service * _work_factor(scenario, host))
 
 
 def _client_service(workload: Workload, scenario: Scenario, key: str, file: Path) -> int:
-    if profiles.host(scenario.host.profile, file).free and workload.client_service:
+    host = profiles.host(scenario.host.profile, file)
+    if host.free and workload.client_service:
         raise refuse(file, f"{key}.client-service", "has no effect: calls on free processors take no time")
-    return workload.client_service or 0
+    return round((workload.client_service or 0) * _work_factor(scenario, host))
 
 
 def _lengths(workload: Workload, key: str, file: Path) -> tuple[list[Resolved], list[Resolved]]:
@@ -330,7 +361,7 @@ def _arrival(workload: Workload, key: str, file: Path) -> Resolved:
     closed = workload.arrival == "closed"
     senseless = {
         "rate": closed or trace,
-        "depth": not closed or trace or short,
+        "depth": not closed or trace or short or (workload.kind == "datagrams" and workload.response is None),
         "think": not closed or trace,
         "arrival": trace,
         "spacing": trace or (closed and not workload.think),

@@ -87,6 +87,8 @@ class Point:
             found[name] = stats.percentile(histograms, percent)
         for name in ("dropped", "marked", "pauses"):
             found[name] = stats.mean([float(run.meta["network"][name]) for run in self.runs])
+        if any(_is_of_datagrams(run.meta, group) for run in self.runs):
+            found["datagrams_lost"] = stats.mean([float(meta["lost"]) for meta in metas])
         found["link_share"] = stats.mean([meta["link_share"] for meta in metas])
         shorts = [meta["short"] for meta in metas if meta["short"]]
         if shorts:
@@ -181,6 +183,10 @@ def _notes(point: Point) -> list[str]:
         if dropped and meta["scenario"]["network"]["switch"]["pfc"]:
             found.append(f"{seed}: {dropped} frames were dropped, although pfc should lose none")
     return found
+
+
+def _is_of_datagrams(meta: Mapping[str, Any], group: str) -> bool:
+    return any(each["datagrams"] for each in meta["scenario"]["groups"] if each["name"] == group)
 
 
 def find(scenario: str | Path) -> Path:

@@ -50,6 +50,7 @@ SCHEMA = pa.schema(
         _column("p99_ns", pa.uint64(), "latency, in nanoseconds"),
         _column("max_ns", pa.uint64(), "latency, in nanoseconds"),
         _column("latency", pa.binary(), "all latencies, in nanoseconds: HdrHistogram V2, compressed"),
+        _column("datagrams_lost", pa.uint64(), "datagrams lost on the network, or before their program"),
         _column("link_share", pa.float64(), "of the bytes read in the whole run, those that came on links"),
         *(
             _column(f"short_{name}", kind, f"short connections begun within the measured span: {what}")
@@ -86,6 +87,7 @@ def rows(run: Recorded) -> Iterable[dict[str, Any]]:
             "requests_per_s": group["answered_per_s"],
             **{name: group[name] for name in ("connections", "samples", "bytes_per_s")},
             **{name: group[name] for name in ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns")},
+            "datagrams_lost": group["lost"],
             "link_share": group["link_share"],
             **_short(run, group),
             "latency": (run.folder / f"latency-{group['name']}.hdr").read_bytes(),
