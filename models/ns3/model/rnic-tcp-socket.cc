@@ -6,6 +6,7 @@
 
 #include "rnic-tcp-socket.h"
 
+#include "ns3/ipv4-end-point.h"
 #include "ns3/log.h"
 #include "ns3/object-factory.h"
 #include "ns3/rtt-estimator.h"
@@ -57,6 +58,86 @@ RnicTcpSocket::Create(Ptr<Node> node)
     socket->SetRecoveryAlgorithm(CreateChosen<TcpRecoveryOps>(tcp, "RecoveryType"));
     tcp->AddSocket(socket);
     return socket;
+}
+
+RnicTcpSocket::RnicTcpSocket()
+    : m_registered(false),
+      m_key()
+{
+}
+
+RnicTcpSocket::RnicTcpSocket(const RnicTcpSocket& other)
+    : TcpSocketBase(other),
+      m_registered(false),
+      m_key()
+{
+}
+
+RnicTcpSocket::~RnicTcpSocket()
+{
+    Ptr<RnicTcpL4Protocol> tcp = DynamicCast<RnicTcpL4Protocol>(m_tcp);
+    if (m_registered && tcp)
+    {
+        tcp->Unregister(m_key, this);
+    }
+}
+
+RnicTcpL4Protocol::Key
+RnicTcpSocket::GetKey(Ipv4Address local, uint16_t localPort, Ipv4Address peer, uint16_t peerPort)
+{
+    return {uint64_t{local.Get()} << 32 | peer.Get(), uint32_t{localPort} << 16 | peerPort};
+}
+
+RnicTcpL4Protocol::Key
+RnicTcpSocket::GetListenerKey(uint16_t port)
+{
+    return {0, uint32_t{port} << 16};
+}
+
+Ipv4EndPoint*
+RnicTcpSocket::GetEndPoint() const
+{
+    return m_endPoint;
+}
+
+void
+RnicTcpSocket::Register()
+{
+    Ptr<RnicTcpL4Protocol> tcp = DynamicCast<RnicTcpL4Protocol>(m_tcp);
+    if (!tcp || !m_endPoint)
+    {
+        return;
+    }
+    m_key = m_state == LISTEN ? GetListenerKey(m_endPoint->GetLocalPort())
+                              : GetKey(m_endPoint->GetLocalAddress(),
+                                       m_endPoint->GetLocalPort(),
+                                       m_endPoint->GetPeerAddress(),
+                                       m_endPoint->GetPeerPort());
+    m_registered = true;
+    tcp->Register(m_key, this);
+}
+
+int
+RnicTcpSocket::Connect(const Address& address)
+{
+    int result = TcpSocketBase::Connect(address);
+    Register();
+    return result;
+}
+
+int
+RnicTcpSocket::Listen()
+{
+    int result = TcpSocketBase::Listen();
+    Register();
+    return result;
+}
+
+void
+RnicTcpSocket::CompleteFork(Ptr<Packet> packet, const TcpHeader& header, const Address& from, const Address& to)
+{
+    TcpSocketBase::CompleteFork(packet, header, from, to);
+    Register();
 }
 
 Ptr<TcpSocketBase>

@@ -7,6 +7,8 @@
 #ifndef RNIC_TCP_SOCKET_H
 #define RNIC_TCP_SOCKET_H
 
+#include "rnic-tcp-l4-protocol.h"
+
 #include "ns3/node.h"
 #include "ns3/tcp-socket-base.h"
 
@@ -21,6 +23,8 @@ namespace ns3
  * was lost: its peer waits for it for ever. Here only an acknowledgement of the FIN counts (RFC 9293, 3.10.7.4). And in
  * CLOSING ns-3 does not report the peer's end of the stream until its own FIN is acknowledged, which is never if that was
  * lost and the peer's TIME_WAIT is over. Here it is reported at once.
+ *
+ * Once it has a peer, or listens, the node's RnicTcpL4Protocol finds it by a hash.
  */
 class RnicTcpSocket : public TcpSocketBase
 {
@@ -37,9 +41,49 @@ class RnicTcpSocket : public TcpSocketBase
      */
     static Ptr<RnicTcpSocket> Create(Ptr<Node> node);
 
+    RnicTcpSocket();
+    /**
+     * \param other a listener, of which this is to be a connection
+     */
+    RnicTcpSocket(const RnicTcpSocket& other);
+    ~RnicTcpSocket() override;
+
+    /**
+     * \param local address
+     * \param localPort port
+     * \param peer address
+     * \param peerPort port
+     * \return the key of that connection's segments
+     */
+    static RnicTcpL4Protocol::Key GetKey(Ipv4Address local, uint16_t localPort, Ipv4Address peer, uint16_t peerPort);
+
+    /**
+     * \param port where a socket listens
+     * \return its key
+     */
+    static RnicTcpL4Protocol::Key GetListenerKey(uint16_t port);
+
+    /// \return the end point, or null if it is not bound any more
+    Ipv4EndPoint* GetEndPoint() const;
+
+    // From TcpSocketBase
+    int Connect(const Address& address) override;
+    int Listen() override;
+
   protected:
+    void CompleteFork(Ptr<Packet> packet,
+                      const TcpHeader& header,
+                      const Address& from,
+                      const Address& to) override;
     Ptr<TcpSocketBase> Fork() override;
     void DoForwardUp(Ptr<Packet> packet, const Address& from, const Address& to) override;
+
+  private:
+    /// Has the node find this socket by its addresses and ports.
+    void Register();
+
+    bool m_registered;             //!< whether it has a key
+    RnicTcpL4Protocol::Key m_key;  //!< of its segments
 };
 
 } // namespace ns3

@@ -64,8 +64,8 @@ RnicTcp::GetTypeId()
                           MakeTimeChecker(Time(0)))
             .AddAttribute("TimeWait",
                           "How long a closed connection's socket and port are kept by who has closed first: longer than a segment is "
-                          "under way. Linux keeps them for a minute (TCP_TIMEWAIT_LEN), but ns-3 looks through all sockets of a host "
-                          "for each packet. Whether clients run out of ports depends on it.",
+                          "under way. Linux keeps them for a minute (TCP_TIMEWAIT_LEN), which would cost ns-3 memory. "
+                          "Whether clients run out of ports depends on it.",
                           TimeValue(MilliSeconds(2)),
                           MakeTimeAccessor(&RnicTcp::m_timeWait),
                           MakeTimeChecker(Time(0)))
@@ -124,6 +124,7 @@ RnicTcp::Install(NodeContainer nodes, const std::vector<Ptr<RnicDevice>>& device
     m_buffer.resize(CHUNK_BYTES);
     InternetStackHelper stack;
     stack.SetIpv6StackInstall(false);
+    stack.SetTcp("ns3::RnicTcpL4Protocol");
     stack.Install(nodes);
     for (uint32_t i = 0; i < nodes.GetN(); i++)
     {
