@@ -404,11 +404,45 @@ def test_stacks_of_different_machines_are_not_ranked(write: Write, runs: Path) -
     """Breaks if costs that were fitted on different machines are compared without a word."""
     host = ("[measure]", '[host]\nprofile = "two-cores"\n[measure]')
     of_one = {"stack.kind": ["netacc", "kernel-tcp"]}
-    of_two = {"stack.kind": ["kernel-tcp", "gazelle-like"]}
+    of_two = {"stack.kind": ["kernel-tcp", "udpdk-like"]}
     assert study(write(host), sweep=of_one, seeds=[1], engine=SerialEngine()).notes() == []
     (note,) = study(write(host), sweep=of_two, seeds=[1], engine=SerialEngine()).notes()
-    assert "gazelle-like (8 Arm processors), kernel-tcp (ecs.g8ae.4xlarge)" in note
+    assert "kernel-tcp (ecs.g8ae.4xlarge), udpdk-like (Xeon E5-2640)" in note
     assert len(Store(runs).all()) == 3
+
+
+def test_a_stacks_thread_limits_tcp(write: Write, runs: Path) -> None:
+    """Breaks if the segments of a request and of its answer are not the work of one thread, beside the program's."""
+    stack = '[stack]\nkind = "kernel-tcp"\nstack-thread = true\nsegment = "5us"\nsystem-call = "1us"\nspin = "1s"'
+    file = write(
+        ("[measure]", f'[host]\nprofile = "g8ae-4xlarge"\nwork-factor = 2.0\n{stack}\n[measure]'),
+        ("connections = 4", "connections = 8"),
+        ('duration = "1ms"', 'duration = "20ms"'),
+    )
+    rates = {}
+    for threaded in (True, False):
+        found = study(file, sweep={"stack.stack-thread": [threaded]}, seeds=[1], engine=SerialEngine())
+        (rates[threaded],) = (row["requests_per_s"] for row in found.table())
+    # Two segments of 10 us each; else the program's thread has them, three calls and a copy to do.
+    assert abs(rates[True] / 50_000 - 1) < 0.02, rates
+    assert rates[False] < 40_000, rates
+
+
+def test_datagrams(write: Write, runs: Path) -> None:
+    """Breaks if datagrams do not pass ns-3, are lost without a word, or are compared as TCP's bytes."""
+    datagrams = ('response = "1KiB"', 'kind = "datagrams"\nresponse = "1KiB"')
+    kernel = ("[measure]", '[host]\nprofile = "g8ae-4xlarge"\n[stack]\nkind = "kernel-tcp"\n[measure]')
+    (row,) = study(write(datagrams, kernel), seeds=[1], engine=SerialEngine()).table()
+    assert row["status"] == "complete"
+    assert row["datagrams_lost"] == 0 and row["requests_per_s"] > 0
+    lossy = ("hosts = 3", 'hosts = 3\nloss = "20%"')
+    open_loop = ("connections = 4", 'connections = 4\narrival = "open"\nrate = "100k/s"')
+    (row,) = study(write(datagrams, kernel, lossy, open_loop), seeds=[1], engine=SerialEngine()).table()
+    assert row["status"] == "complete"
+    # Each of four links loses a fifth: of about 110, 59 % are not answered.
+    assert 40 <= row["datagrams_lost"] <= 90
+    first = {run.meta["trace_hash"] for run in Store(runs).all()}
+    assert len(first) == 2
 
 
 def test_frames_that_pfc_loses_are_told(write: Write, runs: Path) -> None:

@@ -124,6 +124,17 @@ WRONG = [
         "there are free, g8ae-4xlarge",
     ),
     (("[measure]", "[host]\nserver-threads = 2\n[measure]"), "host.server-threads", "has no effect"),
+    (("[measure]", "[host]\nwork-factor = 2.0\n[measure]"), "host.work-factor", "has no effect"),
+    (
+        ('request = "64B"', 'kind = "datagrams"\nrequest = "1473B"'),
+        "workload.0",
+        "at most 1472 fit into a packet",
+    ),
+    (
+        ('response = "1KiB"', 'kind = "datagrams"\ndepth = 2'),
+        "workload.0.depth",
+        "has no effect",
+    ),
     (("[measure]", '[stack]\nanchor = "memory"\ntcp-mtu = "9000B"\n[measure]'), "stack.tcp-mtu", "in memory"),
     (
         ("[measure]", '[stack]\nkind = "kernel-tcp"\nanchor = "tcp"\n[measure]'),
