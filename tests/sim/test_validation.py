@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.validation import CHECKS, Row, table
+from tests.sim.rows import Row, table
+from tests.sim.validation import CHECKS
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -3,8 +3,9 @@
     python -m tests.sim.validation            # tables of everything
     python -m tests.sim.validation queueing   # of one check
 
-Each check runs scenarios of its own and compares. All but `machine` and `softroce` are deterministic; all but
-those and `dcqcn_many_flows`, `gazelle` and `udpdk`, which take long, are part of the tests.
+Each check runs scenarios of its own and compares. All but `machine`, `redis_here` and `softroce` are
+deterministic; all but those and `dcqcn_many_flows`, `gazelle` and `udpdk`, which take long, are part of the
+tests.
 """
 
 from __future__ import annotations
@@ -15,76 +16,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netacc_lab.sim import Point, SerialEngine, study
+from netacc_lab.sim import Point
 
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import down, line_from, up
+from tests.sim.redis_here import redis_here
+from tests.sim.rows import Row, mean, simulate, table
 
 #: A frame without its payload: preamble, gap and Ethernet 38, IP and UDP 28, BTH and ICRC 16.
 FRAME_BYTES = 82
 #: More in a write's first packet (RETH), in its last one with an immediate, in an acknowledgement (AETH).
 RETH_BYTES, IMMEDIATE_BYTES, AETH_BYTES = 16, 4, 4
-
-
-@dataclass(frozen=True)
-class Row:
-    """A figure that is known, and the simulator's figure."""
-
-    what: str
-    expected: float
-    simulated: float
-    unit: str
-    #: How far it may be off, as a share of what is expected; None for a figure that is only reported.
-    tolerance: float | None
-    #: The expected figure is a bound: simulated may not be below ("least") or above ("most") it.
-    bound: str = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether the figures agree."""
-        if self.tolerance is None:
-            return True
-        slack = abs(self.expected) * self.tolerance
-        if self.bound == "least":
-            return self.simulated >= self.expected - slack
-        if self.bound == "most":
-            return self.simulated <= self.expected + slack
-        return abs(self.simulated - self.expected) <= slack
-
-    def line(self) -> str:
-        """For a table."""
-        ratio = self.simulated / self.expected if self.expected else float("nan")
-        kind = {"least": "at least ", "most": "at most "}.get(self.bound, "")
-        allowed = "-" if self.tolerance is None else f"{self.tolerance:.1%}"
-        verdict = "yes" if self.holds else "NO"
-        return (
-            f"| {self.what} | {kind}{self.expected:,.1f} {self.unit} | {self.simulated:,.1f} {self.unit} "
-            f"| {ratio:.3f} | {allowed} | {verdict} |"
-        )
-
-
-def simulate(folder: Path, **tables: dict[str, Any] | list[dict[str, Any]]) -> Point:
-    """Runs a scenario that is given as its tables, with its seeds."""
-    text = 'question = "Does simulation agree with known figures?"\n'
-    for name, table in tables.items():
-        for each in table if isinstance(table, list) else [table]:
-            brackets = f"[[{name}]]" if isinstance(table, list) else f"[{name.replace('__', '.')}]"
-            lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in each.items())
-            text += f"\n{brackets}\n{lines}"
-    file = folder / "validation.toml"
-    file.write_text(text)
-    found = study(file, sweep={}, engine=SerialEngine(), folder=folder / "runs")
-    assert not found.failures, found.failures
-    return found.points[0]
-
-
-def _mean(point: Point, group: str, figure: str) -> float:
-    metas = [next(g for g in run.meta["groups"] if g["name"] == group) for run in point.runs]
-    return float(sum(meta[figure] for meta in metas) / len(metas))
 
 
 def serialisation(folder: Path) -> list[Row]:
@@ -103,7 +48,7 @@ def serialisation(folder: Path) -> list[Row]:
         ack = FRAME_BYTES + AETH_BYTES
         expected = 2 * (1000 + ack + once) + (64 + FRAME_BYTES) + (response + packets * FRAME_BYTES)
         rows.append(
-            Row(f"64 B there, {response:,} B back", expected, _mean(point, "get", "p50_ns"), "ns", 0.002)
+            Row(f"64 B there, {response:,} B back", expected, mean(point, "get", "p50_ns"), "ns", 0.002)
         )
     return rows
 
@@ -123,7 +68,7 @@ def bandwidth_delay(folder: Path) -> list[Row]:
         )
         frame_s = (4096 + FRAME_BYTES) * 8 / 40e9
         expected = window * 1024 / (2 * delay_us * 1e-6 + frame_s) / 1e6
-        seen = _mean(point, "stream", "bytes_per_s") / 1e6
+        seen = mean(point, "stream", "bytes_per_s") / 1e6
         rows.append(
             Row(f"window {window} KiB, {2 * delay_us} us there and back", expected, seen, "MB/s", 0.05)
         )
@@ -143,7 +88,7 @@ def credit(folder: Path) -> list[Row]:
             measure={"warmup": "10ms", "duration": "40ms", "seeds": [1]},
         )
         most = ring / (2 * delay_us * 1e-6) / 1e6
-        seen = _mean(point, "stream", "bytes_per_s") / 1e6
+        seen = mean(point, "stream", "bytes_per_s") / 1e6
         what = f"ring {ring // 1024} KiB, {2 * delay_us} us there and back"
         rows.append(Row(what, most, seen, "MB/s", 0.01, bound="most"))
         # Credit is returned when a part of the ring was read, so the bound is not reached.
@@ -175,7 +120,7 @@ def queueing(folder: Path) -> list[Row]:
             ],
             measure={"warmup": "2ms", "duration": duration, "samples": False, "seeds": [1, 2]},
         )
-        return _mean(point, "put", "mean_ns")
+        return mean(point, "put", "mean_ns")
 
     # A byte takes a nanosecond. So rarely that no packet waits:
     alone = run(2000.0, "50ms")
@@ -390,29 +335,30 @@ def redis(folder: Path) -> list[Row]:
         for figure, known in published.items():
             key = (stack, figure)
             name = "answered_per_s" if figure == "rate" else f"{figure}_ns"
-            seen = _mean(point, "set", name) / (1 if figure == "rate" else 1000)
+            seen = mean(point, "set", name) / (1 if figure == "rate" else 1000)
             what = f"{stack}: {figure} ({KIND.get(figure, 'predicted')})"
             rows.append(Row(what, known, seen, "/s" if figure == "rate" else "us", ALLOWED.get(key)))
     return rows
 
 
-#: The four lines of Gazelle's Redis guide: 1,000 connections, 12 threads, values of 3 bytes; requests a second,
-#: and microseconds.
+#: The four lines of Gazelle's Redis guide: 1,000 connections, 12 threads, values of 3 bytes; requests a
+#: second, and microseconds.
 GAZELLE = {
     ("kernel-tcp", "set"): {"rate": 132_403, "p50": 7_207, "p95": 9_399, "p99": 14_255},
     ("kernel-tcp", "get"): {"rate": 142_835, "p50": 6_663, "p95": 8_751, "p99": 13_311},
     ("gazelle-like", "set"): {"rate": 359_389, "p50": 2_735, "p95": 2_895, "p99": 3_127},
     ("gazelle-like", "get"): {"rate": 359_402, "p50": 2_751, "p95": 2_903, "p99": 3_135},
 }
-#: A request with a key of 16 bytes and its answer; what Redis itself does for it on ecs.g8ae.4xlarge. There a SET
-#: of 512 bytes takes 950 ns; the others follow by the instructions of Redis 7.0.15 for each, counted by callgrind:
-#: 7,119 for a SET of 512 bytes, 6,767 for one of 3, 4,048 for a GET.
+#: A request with a key of 16 bytes and its answer; what Redis itself does for it on ecs.g8ae.4xlarge. There a
+#: SET of 512 bytes takes 950 ns; the others follow by the instructions of Redis 7.0.15 for each, counted by
+#: callgrind: 7,119 for a SET of 512 bytes, 6,767 for one of 3, 4,048 for a GET.
 COMMANDS = {
     "set": {"request": "45B", "response": "5B", "service": "903ns"},
     "get": {"request": "36B", "response": "9B", "service": "540ns"},
 }
-#: How far a figure may be off: what it is off by, and a little more, so that the check guards against changes. The
-#: aim is 10 % for a rate and for a p50, 15 % for p95 and p99. Gazelle's rates and p50 and the kernel's tails miss it.
+#: How far a figure may be off: what it is off by, and a little more, so the check guards against changes. The
+#: aim is 10 % for a rate and a p50, 15 % for p95 and p99. Gazelle's rates, p50 and p95 and the kernel's
+#: tails miss it.
 GAZELLE_ALLOWED = {
     ("kernel-tcp", "rate"): 0.05,
     ("kernel-tcp", "p50"): 0.06,
@@ -426,7 +372,7 @@ GAZELLE_ALLOWED = {
 
 
 def gazelle(folder: Path) -> list[Row]:
-    """Gazelle's Redis guide: how slow its machine is is fitted on kernel TCP's SETs, all else is predicted."""
+    """Gazelle's Redis guide: its machine's speed is fitted on kernel TCP's SETs, all else is predicted."""
     rows = []
     for (stack, command), published in GAZELLE.items():
         point = simulate(
@@ -442,7 +388,7 @@ def gazelle(folder: Path) -> list[Row]:
         )
         for figure, known in published.items():
             name = "answered_per_s" if figure == "rate" else f"{figure}_ns"
-            seen = _mean(point, "all", name) / (1 if figure == "rate" else 1000)
+            seen = mean(point, "all", name) / (1 if figure == "rate" else 1000)
             fitted = (stack, command, figure) == ("kernel-tcp", "set", "rate")
             what = f"{stack} {command}: {figure} ({'fitted' if fitted else 'predicted'})"
             allowed = GAZELLE_ALLOWED[stack, figure]
@@ -450,8 +396,8 @@ def gazelle(folder: Path) -> list[Row]:
     return rows
 
 
-#: UDPDK's README: Gbit/s by the length of packets (with the headers of UDP, IP and Ethernet), read off its chart,
-#: and the latency's mean and deviation, in microseconds.
+#: UDPDK's README: Gbit/s by the length of packets (with the headers of UDP, IP and Ethernet), read off its
+#: chart, and the latency's mean and deviation, in microseconds.
 UDPDK_CHART = {
     "kernel-tcp": {64: 0.17, 128: 0.33, 256: 0.55, 512: 1.08, 1024: 2.2, 1500: 3.6},
     "udpdk-like": {64: 2.55, 128: 4.75, 256: 9.1, 512: 9.5, 1024: 9.75, 1500: 9.8},
@@ -487,7 +433,7 @@ def _udpdk(folder: Path, stack: str, workload: dict[str, Any]) -> Point:
     return simulate(
         folder,
         topology={"kind": "direct", "rate": "10Gbit/s", "delay": "0ns"},
-        # The NICs' times are fitted on the latency with UDPDK; moderation is that of i40e's driver by default.
+        # The NICs' times are fitted on UDPDK's latency; moderation is that of i40e's driver by default.
         device={"profile": "ideal", "doorbell": "6.37us", "interrupt-interval": "50us"},
         host=host,
         stack={"kind": stack, "tcp-mtu": "1500B"},
@@ -503,19 +449,17 @@ def udpdk(folder: Path) -> list[Row]:
     def row(stack: str, figure: str, known: float, seen: float, unit: str) -> None:
         fitted = "fitted" if (stack, figure) in UDPDK_FITTED else "predicted"
         name = "kernel" if stack == "kernel-tcp" else stack
-        rows.append(
-            Row(f"{name} {figure} ({fitted})", known, seen, unit, UDPDK_ALLOWED.get((stack, figure)))
-        )
+        rows.append(Row(f"{name} {figure} ({fitted})", known, seen, unit, UDPDK_ALLOWED.get((stack, figure))))
 
     for stack, chart in UDPDK_CHART.items():
         for length, known in chart.items():
             point = _udpdk(folder, stack, {"request": f"{length - UDPDK_HEADERS}B"})
-            seen = _mean(point, "all", "answered_per_s") * length * 8 / 1e6
+            seen = mean(point, "all", "answered_per_s") * length * 8 / 1e6
             row(stack, f"{length} B", known * 1000, seen, "Mbit/s")
-    for stack, (mean, deviation) in UDPDK_LATENCY.items():
+    for stack, (average, deviation) in UDPDK_LATENCY.items():
         point = _udpdk(folder, stack, {"request": "22B", "response": "22B"})
         histogram = point.runs[0].histogram("all")
-        row(stack, "mean latency", mean, histogram.get_mean_value() / 1000, "us")
+        row(stack, "mean latency", average, histogram.get_mean_value() / 1000, "us")
         row(stack, "deviation of latency", deviation, histogram.get_stddev() / 1000, "us")
     return rows
 
@@ -525,7 +469,10 @@ def deployment_set(folder: Path) -> list[Row]:
     rows = []
     # Alibaba Cloud developer article 1385886 (ecs.g8ae.xlarge): half a round trip of small messages is below
     # 10 us in the set, about 12.5 us outside. That the set is one pod, and the fabric's delays, are assumed.
-    for placement, known, what in (("spread", 12.5, "outside (fitted)"), ("low-latency-set", 10.0, "in the set")):
+    for placement, known, what in (
+        ("spread", 12.5, "outside (fitted)"),
+        ("low-latency-set", 10.0, "in the set"),
+    ):
         point = simulate(
             folder,
             topology={
@@ -540,7 +487,7 @@ def deployment_set(folder: Path) -> list[Row]:
             workload=[{"name": "write", "clients": 1, "request": "2B", "response": "2B"}],
             measure={"warmup": "2ms", "duration": "5ms", "seeds": [1]},
         )
-        half = _mean(point, "write", "p50_ns") / 2000
+        half = mean(point, "write", "p50_ns") / 2000
         if placement == "spread":
             rows.append(Row(what, known, half, "us", 0.01))
         else:
@@ -578,7 +525,7 @@ def machine(folder: Path) -> list[Row]:
         )
         fitted = size in (64, 16384)
         what = f"echo of {size:,} B{' (fitted)' if fitted else ''}"
-        rows.append(Row(what, measured[size], _mean(point, "echo", "p50_ns"), "ns", None))
+        rows.append(Row(what, measured[size], mean(point, "echo", "p50_ns"), "ns", None))
     return rows
 
 
@@ -614,7 +561,7 @@ def softroce(folder: Path) -> list[Row]:
             workload=[{"name": "echo", "clients": 1, "request": f"{size}B", "response": f"{size}B"}],
             measure={"warmup": "20ms", "duration": "200ms", "seeds": [1]},
         )
-        half = _mean(point, "echo", "min_ns") / 2
+        half = mean(point, "echo", "min_ns") / 2
         fitted = " (fitted)" if size in (64, 16384) else ""
         rows.append(Row(f"{size:,} B, raw{fitted}", raw[size], half, "ns", None))
         rows.append(Row(f"{size:,} B, through the stack", measured["stack"][size], half, "ns", None))
@@ -641,15 +588,10 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def table(name: str, rows: list[Row], what: str) -> str:
-    """Markdown."""
-    head = "| what | expected | simulated | ratio | allowed | holds |\n| --- | --- | --- | --- | --- | --- |"
-    return "\n".join([f"## {name}", what, "", head, *(row.line() for row in rows)])
-
-
 def main() -> int:
     """Prints tables; ends with 1 if a figure is off."""
-    checks = CHECKS | {check.__name__: check for check in (gazelle, udpdk, dcqcn_many_flows, machine, softroce)}
+    others: tuple[Check, ...] = (gazelle, udpdk, dcqcn_many_flows, machine, redis_here, softroce)
+    checks = CHECKS | {check.__name__: check for check in others}
     wanted = sys.argv[1:] or list(checks)
     failed = False
     for name in wanted:

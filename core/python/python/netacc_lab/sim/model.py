@@ -92,8 +92,8 @@ class HostChoice(Strict):
     )
     work_factor: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="how many times as long calls and the program's own work take as on the machine on which the "
-        "stack's costs were fitted; else the profile's",
+        description="how many times as long calls and the program's own work take as on the machine on "
+        "which the stack's costs were fitted; else the profile's",
     )
     server_threads: Count = Field(default=1, description="of the process on a host that is asked")
     client_threads: Count = Field(default=4, description="of the process on any other")
@@ -199,8 +199,8 @@ class Workload(Strict):
         "datagrams",
     ] = Field(
         default="request-response",
-        description="datagrams: UDP, one datagram for a request; answered if there is a response, else a closed "
-        "loop sends the next when the call is over that has sent the one before",
+        description="datagrams: UDP, one datagram for a request; answered if there is a response, else a "
+        "closed loop sends the next when the call is over that has sent the one before",
     )
     servers: Count = 1
     clients: Count = Field(description="hosts with clients")

@@ -30,7 +30,9 @@ class HostValues(Strict):
     cores: Annotated[int, Field(ge=0, strict=True, description="0 for one each thread")]
     free: bool = Field(description="calls take no time, with any stack")
     work_factor: float = Field(
-        default=1.0, gt=0, description="how many times as long work takes as on the machine of the stack's costs"
+        default=1.0,
+        gt=0,
+        description="how many times as long work takes as on the stack's machine",
     )
 
 

@@ -217,7 +217,14 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
     stack, chosen = scenario.stack, scenario.host
     values = profiles.stack(stack.profile or stack.kind, stack, file)
     if host.free:
-        of_processors = ["server_threads", "client_threads", "server_loop", "client_loop", "cores", "work_factor"]
+        of_processors = [
+            "server_threads",
+            "client_threads",
+            "server_loop",
+            "client_loop",
+            "cores",
+            "work_factor",
+        ]
         for table, fields, given in (
             ("host", of_processors, chosen.model_fields_set),
             ("stack", [*StackValues.model_fields, "profile"], stack.model_fields_set),
