@@ -411,11 +411,10 @@ def test_stacks_of_different_machines_are_not_ranked(write: Write, runs: Path) -
     assert len(Store(runs).all()) == 3
 
 
-def test_a_stacks_thread_limits_tcp(write: Write, runs: Path) -> None:
-    """Breaks if the segments of a request and of its answer are not the work of one thread, beside the program's."""
-    stack = (
-        '[stack]\nkind = "kernel-tcp"\nstack-thread = true\nsegment = "5us"\nsystem-call = "1us"\nspin = "1s"'
-    )
+@pytest.mark.usefixtures("runs")
+def test_a_stacks_thread_limits_tcp(write: Write) -> None:
+    """Breaks if segments both ways are not the work of one thread, beside the program's."""
+    stack = '[stack]\nkind = "kernel-tcp"\nsegment = "5us"\nsystem-call = "1us"\nspin = "1s"'
     file = write(
         ("[measure]", f'[host]\nprofile = "g8ae-4xlarge"\nwork-factor = 2.0\n{stack}\n[measure]'),
         ("connections = 4", "connections = 8"),
