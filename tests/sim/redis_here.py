@@ -2,8 +2,8 @@
 
 Calibration: on each path a ping-pong on one connection and one on 50 give the time of a call and that of a
 wake-up. A Redis with 64 requests in flight on each connection gives what Redis and its client do themselves.
-Processor times count, because other work on the machine changes them least. Nothing is fitted on the loads that
-are predicted.
+Processor times count, because other work on the machine changes them least. Nothing is fitted on the loads
+that are predicted.
 """
 
 from __future__ import annotations

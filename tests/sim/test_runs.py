@@ -429,6 +429,23 @@ def test_a_stacks_thread_limits_tcp(write: Write) -> None:
     assert rates[False] < 40_000, rates
 
 
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("kind", ["netacc", "kernel-tcp"])
+@pytest.mark.parametrize("load", ["request-response", "short-connections", "datagrams"])
+def test_a_dry_run_is_near(write: Write, kind: str, load: str) -> None:
+    """Breaks if a dry run counts the events of a run more than twice too high or too low."""
+    hosts = f'[host]\nprofile = "g8ae-4xlarge"\n[stack]\nkind = "{kind}"\n[measure]'
+    file = write(
+        ("[measure]", hosts),
+        ('response = "1KiB"', f'kind = "{load}"\nresponse = "1KiB"'),
+        ('duration = "1ms"', 'duration = "10ms"'),
+    )
+    (expected,) = (estimate.events(run.resolved) for run in resolve.runs(file, sweep={}, seeds=[1]))
+    (point,) = study(file, sweep={}, seeds=[1], engine=SerialEngine()).points
+    true = point.runs[0].meta["events"]
+    assert 0.5 < expected / true < 2, (expected, true)
+
+
 def test_datagrams(write: Write, runs: Path) -> None:
     """Breaks if datagrams do not pass ns-3, are lost without a word, or are compared as TCP's bytes."""
     datagrams = ('response = "1KiB"', 'kind = "datagrams"\nresponse = "1KiB"')

@@ -161,7 +161,7 @@ def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> S
     if options.dry_run:
         runs = resolve.runs(file, sweep=axes, seeds=seeds)
         events = sum(estimate.events(run.resolved) for run in runs)
-        seconds = events / estimate.EVENTS_A_SECOND
+        seconds = sum(estimate.seconds(run.resolved) for run in runs)
         if options.json:
             print(json.dumps({"runs": len(runs), "events": events, "processor_seconds": seconds}))
         else:
