@@ -19,6 +19,7 @@
 mod config;
 mod connection;
 mod datagrams;
+mod flow;
 mod host_threads;
 mod measured;
 mod outcome;

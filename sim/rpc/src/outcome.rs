@@ -4,7 +4,7 @@ use netacc_device::Instant;
 use netacc_host::Usage;
 use netacc_rnic::network::TraceHash;
 
-use crate::datagrams::Flow;
+use crate::flow::Flow;
 use crate::measured::{Carried, Measured, Sample, SetUp, ShortConnection};
 use crate::process::Broken;
 use crate::run::Run;

@@ -14,7 +14,7 @@ use slab::Slab;
 
 use crate::config::{RunConfig, Tcp};
 use crate::connection::Connection;
-use crate::datagrams::{Flow, Port};
+use crate::flow::{Flow, Port};
 use crate::host_threads::HostThreads;
 use crate::measured::{Carried, Measured, Sample, ShortConnection};
 use crate::process::{endpoint, Broken, ReadyStreams};
