@@ -74,7 +74,7 @@ impl Run {
             None => soonest,
         };
         state.interrupted = Some(at);
-        // What comes at once is one segment.
+        // Bytes that come at once are one segment.
         Some(stack.map_or(at, |stack| stack.pass(at, 1)))
     }
 
