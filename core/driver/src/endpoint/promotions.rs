@@ -27,9 +27,9 @@ use crate::StreamCell;
 const MAX_CONNECTING: usize = 64;
 
 /// Streams that are being opened at one peer at the same time, at most. Arbitrary: enough for the helper threads of
-/// both sides to work at the same time where they often wait for a processor, and few of the streams that a process
-/// with many has.
-const MAX_OPENING: u32 = 1024;
+/// both sides to work at the same time where they often wait for a processor. And few, because a write that comes
+/// meanwhile waits until the helpers have finished those before it.
+const MAX_OPENING: u32 = 128;
 
 /// An opening that takes longer than once or twice this time does not count: the peer answers only after its program has
 /// read what came before, and programs may leave that for ever. Arbitrary: longer than a helper thread waits for a

@@ -143,7 +143,7 @@ fn few_streams_are_opened_at_a_time_and_on_few_links() {
     let crowd = promoted(LINKS..STREAMS);
     let opening = || crowd.iter().filter(|near| near.is_opening()).map(|near| near.number()).collect::<Vec<_>>();
     let batch = opening();
-    assert_eq!(batch.len(), 1024);
+    assert_eq!(batch.len(), 128);
     // From then on it is known that many wait.
     let last = batch.iter().copied().max();
     while opening().into_iter().min() <= last {
@@ -151,13 +151,16 @@ fn few_streams_are_opened_at_a_time_and_on_few_links() {
         client.progress(Instant::from_nanos(100));
     }
     let opening: Vec<_> = crowd.iter().filter(|near| near.is_opening()).collect();
-    assert_eq!(opening.len(), 1024);
+    assert_eq!(opening.len(), 128);
     let waiting: Vec<_> = crowd.iter().filter(|near| near.lock(&client).link().is_none()).collect();
     assert!(waiting.len() > 500 && waiting.iter().all(|near| near.lock(&client).tx_sink() == TxSink::Anchor));
     let links: std::collections::BTreeSet<_> =
         opening.iter().filter_map(|near| Some(near.lock(&client).link()?.qp().0)).collect();
-    assert!(links.len() <= 80, "{} of {LINKS}", links.len());
-    run([&client, &server]);
+    assert!(links.len() <= 10, "{} of {LINKS}", links.len());
+    // One batch after the other.
+    for _ in 0..STREAMS / 128 {
+        run([&client, &server]);
+    }
     assert!(first.iter().chain(&crowd).all(|near| near.lock(&client).proto().is_linked()));
 }
 
@@ -165,7 +168,7 @@ fn few_streams_are_opened_at_a_time_and_on_few_links() {
 #[test]
 #[cfg_attr(miri, ignore = "thousands of streams")]
 fn openings_without_an_answer_delay_others_only_for_a_while() {
-    const STREAMS: u16 = 1100;
+    const STREAMS: u16 = 200;
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, server) = (sharing(&fabric, STREAMS), sharing(&fabric, STREAMS));
     let cells: Vec<_> = (0..STREAMS).map(|i| connect(&client, &server, 43_000 + i).0).collect();
@@ -174,7 +177,7 @@ fn openings_without_an_answer_delay_others_only_for_a_while() {
     cells[1..].iter().for_each(|near| client.promote(near).expect("the acceptor is published"));
     let opening = || cells.iter().filter(|near| near.is_opening()).count();
     let next = client.progress(Instant::from_nanos(100)).expect("streams wait");
-    assert_eq!(opening(), 1024);
+    assert_eq!(opening(), 128);
     assert!(next.as_nanos() <= 50_000_100, "{next:?}");
     client.progress(Instant::from_nanos(50_000_100));
     assert_eq!(opening(), usize::from(STREAMS) - 1);

@@ -255,7 +255,7 @@ impl ReadySink for CountingOwner {
 /// passed over for later ones; or if one was forgotten.
 #[test]
 fn streams_that_wait_for_room_get_it_in_turn() {
-    const STREAMS: u16 = if cfg!(miri) { 72 } else { 200 };
+    const STREAMS: u16 = if cfg!(miri) { 72 } else { 120 };
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let reported: Arc<[AtomicU32]> = (0..STREAMS).map(|_| AtomicU32::new(0)).collect();
     let open =
