@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use netacc_device::Instant;
 
-use super::{processes, sees_processes, socket_number, sockets_of};
+use super::visit::Visit;
+use super::{processes, sees_processes, socket_number};
 use crate::family::{self, Others};
 use crate::os::clock::now;
 use crate::socket::Socket;
@@ -71,68 +72,111 @@ struct Wanted {
 struct Search {
     /// By the number of the socket. A socket whose holder was found is taken out.
     wanted: HashMap<u64, Wanted>,
+    /// Processes to visit before the next list: at first those that an earlier search has found to hold one of the
+    /// sockets.
     pending: Vec<u32>,
+    visiting: Option<Visit>,
     visited: HashSet<u32>,
     lists: u32,
     spent: Duration,
 }
 
 impl Search {
-    /// For all connections that want one. `None` if their known holders still have them, or if nothing can be seen.
+    /// For all connections that want one. `None` if there are none, or if nothing can be seen.
     fn begin() -> Option<Search> {
         let mut wanted = HashMap::new();
-        let mut known: HashMap<u32, Option<HashSet<u64>>> = HashMap::new();
+        let mut holders = HashSet::new();
         for (fd, entry) in table::entries() {
             let Entry::Stream(sock) = &*entry else { continue };
             if sock.fd.load(Ordering::Relaxed) != fd || !sock.loans.wanted.swap(false, Ordering::AcqRel) {
                 continue;
             }
             let (Some(cell), Some(number)) = (&sock.stream, socket_number(fd)) else { continue };
+            holders.extend(Some(sock.loans.holder.load(Ordering::Relaxed)).filter(|holder| *holder != 0));
             let one = Wanted {
                 entry: Arc::downgrade(&entry),
                 loans: sock.loans.count(),
                 shares: cell.shares(),
                 unseen: family::unseen(sock.family.load(Ordering::Relaxed)),
             };
-            let holder = sock.loans.holder.load(Ordering::Relaxed);
-            let held = match known.entry(holder).or_insert_with(|| sockets_of(holder).unwrap_or_default()) {
-                Some(sockets) => sockets.contains(&number),
-                None => sock.loans.suspects(holder),
-            };
-            if !held {
-                wanted.insert(number, one);
-            }
+            wanted.insert(number, one);
         }
-        let visited = HashSet::from([std::process::id()]);
-        let search = Search { wanted, pending: Vec::new(), visited, lists: 0, spent: Duration::ZERO };
+        let search = Search::of(wanted, holders);
         (!search.wanted.is_empty() && sees_processes()).then_some(search)
     }
 
-    /// Visits some processes. Returns whether the search is over.
+    fn of(wanted: HashMap<u64, Wanted>, mut holders: HashSet<u32>) -> Search {
+        let own = std::process::id();
+        holders.remove(&own);
+        let pending = holders.iter().copied().collect();
+        holders.insert(own);
+        Search { wanted, pending, visiting: None, visited: holders, lists: 0, spent: Duration::ZERO }
+    }
+
+    /// Does a part of the work. Returns whether the search is over.
     fn advance(&mut self) -> bool {
-        if self.pending.is_empty() {
-            self.lists += 1;
-            let Some(all) = processes() else { return true };
-            self.pending = all.into_iter().filter(|pid| self.visited.insert(*pid)).collect();
-            if self.pending.is_empty() {
-                self.wanted.values().for_each(Wanted::record_alone);
-                return true;
-            }
-            if self.lists > MAX_LISTS {
-                return true;
-            }
-        }
-        for pid in self.pending.split_off(self.pending.len().saturating_sub(SLICE)) {
-            match sockets_of(pid) {
-                Ok(Some(sockets)) => {
-                    self.wanted.retain(|number, one| !sockets.contains(number) || one.record_holder(pid))
+        let mut left = PART;
+        while left > 0 {
+            let going_on = match (self.visiting.take(), self.pending.pop()) {
+                (Some(visit), next) => {
+                    self.pending.extend(next);
+                    left -= self.go_on_with(visit, left);
+                    true
                 }
-                Ok(None) => self.wanted.retain(|_, one| !one.suspects(pid) || one.record_holder(pid)),
-                // If even this process's own descriptors cannot be read, the search proves nothing.
-                Err(_) => return true,
+                (None, Some(pid)) => {
+                    left = left.saturating_sub(PROCESS);
+                    self.begin_with(pid)
+                }
+                (None, None) => self.list_processes(),
+            };
+            if !going_on || self.wanted.is_empty() {
+                return true;
             }
         }
-        self.wanted.is_empty()
+        false
+    }
+
+    /// Reads at most so many descriptors of a process. Returns how many it has read, or 1 if there were none.
+    fn go_on_with(&mut self, mut visit: Visit, most: usize) -> usize {
+        let (pid, mut read) = (visit.pid, 0);
+        for number in visit.by_ref().take(most) {
+            read += 1;
+            if let Some(one) = number.and_then(|number| self.wanted.remove(&number)) {
+                one.record_holder(pid);
+            }
+        }
+        if read == most {
+            self.visiting = Some(visit);
+        }
+        read.max(1)
+    }
+
+    /// Begins to visit a process. Returns false if the search proves nothing any more.
+    fn begin_with(&mut self, pid: u32) -> bool {
+        match Visit::begin(pid) {
+            Ok(Some(visit)) => self.visiting = Some(visit),
+            Ok(None) => self.wanted.retain(|_, one| {
+                let suspected = one.suspects(pid);
+                if suspected {
+                    one.record_holder(pid);
+                }
+                !suspected
+            }),
+            // If even this process's own descriptors cannot be read, the search proves nothing.
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Lists the processes that are still to be visited. Returns whether there are any.
+    fn list_processes(&mut self) -> bool {
+        self.lists += 1;
+        let Some(all) = processes() else { return false };
+        self.pending = all.into_iter().filter(|pid| self.visited.insert(*pid)).collect();
+        if self.pending.is_empty() {
+            self.wanted.values().for_each(Wanted::record_alone);
+        }
+        !self.pending.is_empty() && self.lists <= MAX_LISTS
     }
 }
 
@@ -148,10 +192,8 @@ impl Wanted {
         self.with(|sock| sock.loans.suspects(pid)).unwrap_or(false)
     }
 
-    /// `pid` holds the socket. Always false: it is not to be searched for any more.
-    fn record_holder(&self, pid: u32) -> bool {
+    fn record_holder(&self, pid: u32) {
         self.with(|sock| sock.loans.holder.store(pid, Ordering::Relaxed));
-        false
     }
 
     /// No unseen process holds the socket, unless it was given away after the search has begun.
@@ -171,8 +213,11 @@ impl Wanted {
     }
 }
 
-/// Processes that are visited before the helper does something else. Arbitrary: one takes some tens of microseconds.
-const SLICE: usize = 16;
+/// Descriptors that are read before the helper does something else. Arbitrary: one takes some microseconds.
+const PART: usize = 512;
+
+/// The time to list the descriptors of a process, in descriptors that are read meanwhile. About right for a process with few.
+const PROCESS: usize = 8;
 
 /// Most lists of processes for one search. Arbitrary: beyond, processes start and end all the time.
 const MAX_LISTS: u32 = 16;
@@ -182,6 +227,8 @@ const TIME_SHARE: u32 = 10;
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     // Breaks if the helper slept for good although a connection has requested a search that is not to begin yet.
@@ -190,12 +237,45 @@ mod tests {
         let requested = AtomicBool::new(true);
         let mut searches = Searches::new(&requested);
         assert_eq!(searches.advance(), None, "no connection wants it");
-        let visited = HashSet::new();
-        let empty =
-            Search { wanted: HashMap::new(), pending: Vec::new(), visited, lists: MAX_LISTS, spent: Duration::ZERO };
-        searches.current = Some(empty);
+        let search = Search { lists: MAX_LISTS, ..Search::of(HashMap::new(), HashSet::new()) };
+        searches.current = Some(search);
         requested.store(true, Ordering::SeqCst);
         let next = (0..1000).find_map(|_| searches.advance().filter(|_| searches.current.is_none()));
         assert!(next.is_some_and(|at| Some(at) == searches.not_before));
+    }
+
+    // Breaks if the helper read all descriptors of a process with many before it did anything else; or if it forgot the
+    // rest of them.
+    #[test]
+    fn a_process_with_many_descriptors_is_visited_in_parts() {
+        let sockets: Vec<_> = (0..PART).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").expect("a port")).collect();
+        // This process itself is not searched, so a child has them.
+        // SAFETY: the child calls only functions that a child of a process with threads may call, and never returns.
+        let child = unsafe {
+            match libc::fork() {
+                0 => {
+                    libc::pause();
+                    libc::_exit(0)
+                }
+                child => child as u32,
+            }
+        };
+        let wanted = |socket: &std::net::UdpSocket| {
+            let number = socket_number(socket.as_raw_fd()).expect("a socket");
+            let unseen = family::unseen(0);
+            (number, Wanted { entry: Weak::new(), loans: 0, shares: 0, unseen })
+        };
+        let wanted = sockets.iter().map(wanted).collect();
+        let mut search = Search { pending: vec![child], ..Search::of(wanted, HashSet::new()) };
+        let over = search.advance();
+        let left = search.wanted.len();
+        let found = !over && search.advance();
+        // SAFETY: the child is this test's, and has not been waited for.
+        unsafe {
+            libc::kill(child as libc::pid_t, libc::SIGKILL);
+            libc::waitpid(child as libc::pid_t, std::ptr::null_mut(), 0);
+        }
+        assert!(!over && left > 0 && left < PART, "{left} are left");
+        assert!(found && search.wanted.is_empty());
     }
 }
