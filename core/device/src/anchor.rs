@@ -23,6 +23,15 @@ pub struct AnchorPosition {
     pub read: u64,
 }
 
+/// What an anchor shows of its end at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShownEnd {
+    /// As [`Anchor::is_ended`].
+    pub ended: bool,
+    /// As [`Anchor::is_broken`].
+    pub broken: bool,
+}
+
 /// A reliable byte stream that always exists. All calls are non-blocking.
 pub trait Anchor {
     /// Writes some of `bytes`; returns how many.
@@ -52,6 +61,11 @@ pub trait Anchor {
 
     /// Whether the peer has ended its direction; unread bytes may be in front of the end.
     fn is_ended(&self) -> bool;
+
+    /// [`is_ended`](Anchor::is_ended) and [`is_broken`](Anchor::is_broken), in fewer system calls where that is possible.
+    fn shown_end(&self) -> ShownEnd {
+        ShownEnd { ended: self.is_ended(), broken: self.is_broken() }
+    }
 
     /// Whether the peer has ended its direction before anything else ended the connection, for a reader that has read
     /// `read` bytes so far: a later reset is no error to a reader. Does not take the error. `None` if it cannot be

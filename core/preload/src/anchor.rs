@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::io;
 
-use netacc_device::{Anchor, AnchorError, AnchorPosition};
+use netacc_device::{Anchor, AnchorError, AnchorPosition, ShownEnd};
 use netacc_driver::AnchorEvent;
 
 use crate::os::poll;
@@ -206,6 +206,14 @@ impl Anchor for FdAnchor {
     fn is_ended(&self) -> bool {
         // `poll` also reports POLLRDHUP for a direction that this side has shut down.
         has_read_hang_up(self.fd) && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
+    }
+
+    fn shown_end(&self) -> ShownEnd {
+        let events = poll::ready_events(self.fd, libc::POLLRDHUP);
+        if events == 0 {
+            return ShownEnd::default();
+        }
+        ShownEnd { ended: self.is_ended(), broken: events & libc::POLLERR != 0 && self.unread() == 0 }
     }
 
     fn has_fin(&self, read: u64) -> Option<bool> {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::{AnchorError, Instant};
+use netacc_device::{AnchorError, Instant, ShownEnd};
 use netacc_proto::{
     AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Revival, RxSource, Span, CORKED_WORD, CREDIT_BLOCK_LEN,
     MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
@@ -136,14 +136,16 @@ impl LockedStream<'_> {
             }
             let mut head = [0; RECORD_LEN];
             // In this order: a reset that comes in between is handled next time, and a peek would take its error away.
-            let something = inner.anchor.unread() > 0 || inner.anchor.is_ended();
-            if inner.anchor.is_broken() && (inner.check_fin().is_some() || inner.proto.ends_by_link()) {
+            let unread = inner.anchor.unread() > 0;
+            let shown = if unread { ShownEnd::default() } else { inner.anchor.shown_end() };
+            if shown.broken && (inner.check_fin().is_some() || inner.proto.ends_by_link()) {
                 // The error stays where the next holder of the socket finds it.
                 inner.tcp.end.broken = true;
                 self.end_of_anchor();
                 return write;
             }
-            let peeked = if something { inner.anchor.try_peek(&mut head) } else { Err(AnchorError::WouldBlock) };
+            let peeked =
+                if unread || shown.ended { inner.anchor.try_peek(&mut head) } else { Err(AnchorError::WouldBlock) };
             if matches!(peeked, Ok(RECORD_LEN)) && inner.proto.expects_resume() && self.waits_for_link() {
                 return AnchorProgress::Unpolled;
             }
