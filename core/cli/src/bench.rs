@@ -20,6 +20,7 @@ mod error;
 pub(crate) mod link;
 mod machine;
 mod memory;
+mod noise;
 mod own;
 mod paths;
 pub mod peer;
@@ -32,6 +33,7 @@ mod result;
 mod rounds;
 mod stats;
 mod table;
+mod wake;
 
 pub use error::BenchError;
 pub use paths::Tools;
@@ -51,6 +53,8 @@ pub fn run(args: BenchArgs) -> Result<(), BenchError> {
         BenchCommand::Many(args) => own::run_many(&args),
         BenchCommand::Stream(args) => own::run_stream(&args),
         BenchCommand::Connect(args) => own::run_connect(&args),
+        BenchCommand::Noise(args) => noise::run(&args),
+        BenchCommand::Wake(args) => wake::run(&args),
         BenchCommand::Report(args) => report::run(&args),
     }
 }

@@ -88,6 +88,44 @@ fn echo_of_large_messages() {
     }
 }
 
+/// Breaks if a count of asks or sleeps is another one, the histogram lacks round trips, or datagrams are not answered.
+#[test]
+fn echo_counts_what_a_calibration_needs() {
+    let args = ["bench", "echo", "--paths", "tcp,unix,udp", "--pairs", "1", "--requests", "600", "--json", "-"];
+    for more in [&["--histogram"][..], &["--clients", "20", "--histogram"]] {
+        let result = json_of(&[&args[..], more].concat());
+        for path in ["tcp", "unix", "udp"] {
+            let run = &result["paths"][path]["runs"][0];
+            let histogram = run["histogram_ns"].as_array().expect("it was asked for");
+            let counted: u64 = histogram.iter().filter_map(|step| step[1].as_u64()).sum();
+            assert_eq!(counted, 600, "{path}");
+            let asks = run["waits"]["client_asks"].as_f64().expect("a client counts them");
+            assert!(asks > 0.0 && asks <= 1.0, "{path}: {asks} asks bring at least one answer each");
+            assert_eq!(run["waits"]["server_asks"].is_number(), path != "udp", "{path}");
+            assert!(run["waits"]["server_sleeps"].is_number(), "{path}");
+        }
+    }
+    let plain = json_of(&["bench", "echo", "--paths", "unix", "--pairs", "1", "--requests", "10", "--json", "-"]);
+    assert!(plain["paths"]["unix"]["runs"][0]["histogram_ns"].is_null(), "nobody asked for it");
+}
+
+/// Breaks if a processor is left out, or the result is not one object.
+#[test]
+fn noise_and_wake_ups_are_measured() {
+    let noise = json_of(&["bench", "noise", "--seconds", "0.1"]);
+    let processors = noise["processors"].as_array().expect("an array");
+    assert_eq!(processors.len() as u64, noise["machine"]["cores"].as_u64().expect("a number"));
+    for processor in processors {
+        positive(&processor["seconds"], "seconds");
+        positive(&processor["reading_ns"], "reading_ns");
+        for detour in processor["detours_ns"].as_array().expect("an array") {
+            assert!(detour[1].as_u64() > Some(1000), "it is above the threshold: {detour}");
+        }
+    }
+    let wake = json_of(&["bench", "wake", "--seconds", "0.1"]);
+    positive(&wake["histogram_ns"][0][1], "the first count");
+}
+
 /// Breaks if the connections or requests of several clients got lost, or their memory did not count.
 #[test]
 fn many_clients_share_connections_and_requests() {
@@ -161,6 +199,12 @@ fn wrong_usage_is_2_and_failure_is_1() {
         &["bench", "echo", "--pairs", "0"],
         &["bench", "echo", "--plot", "x.png"],
         &["bench", "echo", "--json", "/no/such/directory/x.json"],
+        &["bench", "echo", "--paths", "udp", "--mode", "blocking"],
+        &["bench", "echo", "--paths", "udp", "--size", "64KiB"],
+        &["bench", "stream", "--paths", "udp"],
+        &["bench", "redis", "--paths", "udp"],
+        &["bench", "noise", "--threshold-ns", "0", "--seconds", "5"],
+        &["bench", "wake", "--json", "/no/such/directory/x.json"],
         &["bench", "nonsense"],
     ] {
         assert_eq!(netacc(args).status.code(), Some(2), "{args:?}");

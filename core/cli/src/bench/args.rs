@@ -25,6 +25,10 @@ pub enum BenchCommand {
     Stream(StreamArgs),
     /// Connections opened and closed per second
     Connect(ConnectArgs),
+    /// What keeps processors from their work: gaps between two readings of the clock, as JSON
+    Noise(NoiseArgs),
+    /// How long a sleeping thread takes until it runs, as JSON
+    Wake(WakeArgs),
     /// Render the table, and a plot, from result files again
     Report(ReportArgs),
 }
@@ -32,7 +36,7 @@ pub enum BenchCommand {
 /// What all loads share.
 #[derive(Debug, Clone, Args)]
 pub struct CommonArgs {
-    /// Paths to compare: tcp, unix, and backends by name (shm, ...) [default: tcp, unix and all
+    /// Paths to compare: tcp, unix, udp (echo only), and backends by name (shm, ...) [default: tcp, unix and all
     /// backends that work here]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub paths: Vec<String>,
@@ -144,6 +148,9 @@ pub struct EchoArgs {
     /// Connections, each with one message in flight
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub clients: u32,
+    /// Keep the histogram of round trips in the JSON
+    #[arg(long)]
+    pub histogram: bool,
 }
 
 /// Arguments of `netacc bench many`.
@@ -186,6 +193,34 @@ pub struct ConnectArgs {
     /// Exchange one request and one response of this many bytes on each connection
     #[arg(long, default_value = "0", value_parser = parse_size, value_name = "BYTES")]
     pub exchange: u64,
+}
+
+/// Arguments of `netacc bench noise`.
+#[derive(Debug, Clone, Args)]
+pub struct NoiseArgs {
+    /// Length of the measurement in seconds, on all processors at once
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = positive_seconds)]
+    pub seconds: f64,
+    /// Shorter gaps are readings of the clock
+    #[arg(long, value_name = "NS", default_value_t = 1000)]
+    pub threshold_ns: u64,
+    /// Where to write the JSON object ("-" is standard output)
+    #[arg(long, value_name = "FILE|-", default_value = "-")]
+    pub json: PathBuf,
+    /// No progress bar
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Arguments of `netacc bench wake`.
+#[derive(Debug, Clone, Args)]
+pub struct WakeArgs {
+    /// Length of the measurement in seconds
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = positive_seconds)]
+    pub seconds: f64,
+    /// Where to write the JSON object ("-" is standard output)
+    #[arg(long, value_name = "FILE|-", default_value = "-")]
+    pub json: PathBuf,
 }
 
 /// Arguments of `netacc bench report`.

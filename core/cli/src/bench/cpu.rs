@@ -17,6 +17,24 @@ pub(crate) fn of_process(pid: u32) -> f64 {
     of_live_threads(pid).unwrap_or(0.0).max(of_stat(pid).unwrap_or(0.0))
 }
 
+/// How often the threads of a process have slept so far; 0 if it is gone.
+pub(crate) fn sleeps_of_process(pid: u32) -> u64 {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    let status = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+    status.filter_map(|text| sleeps_in(&text)).sum()
+}
+
+/// The voluntary context switches in a thread's `status`, proc(5).
+fn sleeps_in(status: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
+}
+
+/// How often the threads of this process have slept.
+pub(crate) fn sleeps_of_self() -> u64 {
+    let count = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.voluntary_context_switches());
+    u64::try_from(count).unwrap_or(0)
+}
+
 /// CPU seconds of all children that have ended and have been waited for.
 pub(crate) fn of_children() -> f64 {
     getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |usage| seconds(&usage))
@@ -57,6 +75,17 @@ fn of_stat(pid: u32) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sleeps_are_the_voluntary_switches() {
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!(sleeps_in(status), Some(12));
+        assert_eq!(sleeps_in("Name:\tx\n"), None);
+        let before = (sleeps_of_self(), sleeps_of_process(std::process::id()));
+        // A thread that ends before it is waited for wakes this one, at most; a sleep is one for certain.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(sleeps_of_self() > before.0 && sleeps_of_process(std::process::id()) > before.1);
+    }
 
     #[test]
     fn own_time_grows_when_working() {

@@ -16,7 +16,7 @@ use super::memory;
 use super::paths::{this_program, Path};
 use super::peer::{LoadName, Outcome};
 use super::process::Proc;
-use super::result::{Crowd, Kind, Run};
+use super::result::{Crowd, Kind, Run, Waits};
 use super::rounds::{self, Length, Load, Stage};
 use super::stats::tidy;
 
@@ -33,8 +33,9 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// Runs `netacc bench echo`.
 pub(crate) fn run_echo(args: &EchoArgs) -> Result<(), BenchError> {
     at_least_one_byte(args.size)?;
-    let load = LoadArgs { load: LoadName::Echo, size: args.size, mode: args.mode, clients: args.clients, processes: 1 };
-    let params = json!({"size": args.size, "mode": args.mode.name(), "clients": args.clients});
+    let EchoArgs { size, mode, clients, histogram, .. } = *args;
+    let load = LoadArgs { load: LoadName::Echo, size, mode, clients, processes: 1, histogram };
+    let params = json!({"size": size, "mode": mode.name(), "clients": clients});
     run(&args.common, "echo", load, Kind::PingPong, params)
 }
 
@@ -45,7 +46,7 @@ pub(crate) fn run_many(args: &ManyArgs) -> Result<(), BenchError> {
         return Err(BenchError::Usage("--processes: at most as many as --clients".into()));
     }
     let ManyArgs { size, clients, processes, .. } = *args;
-    let load = LoadArgs { load: LoadName::Echo, size, mode: Mode::Epoll, clients, processes };
+    let load = LoadArgs { load: LoadName::Echo, size, mode: Mode::Epoll, clients, processes, histogram: false };
     let params = json!({"size": size, "clients": clients, "processes": processes});
     run(&args.common, MANY, load, Kind::PingPong, params)
 }
@@ -53,15 +54,27 @@ pub(crate) fn run_many(args: &ManyArgs) -> Result<(), BenchError> {
 /// Runs `netacc bench stream`.
 pub(crate) fn run_stream(args: &StreamArgs) -> Result<(), BenchError> {
     at_least_one_byte(args.size)?;
-    let load =
-        LoadArgs { load: LoadName::Stream, size: args.size, mode: Mode::Blocking, clients: args.streams, processes: 1 };
+    let load = LoadArgs {
+        load: LoadName::Stream,
+        size: args.size,
+        mode: Mode::Blocking,
+        clients: args.streams,
+        processes: 1,
+        histogram: false,
+    };
     run(&args.common, "stream", load, Kind::Bulk, json!({"size": args.size, "streams": args.streams}))
 }
 
 /// Runs `netacc bench connect`.
 pub(crate) fn run_connect(args: &ConnectArgs) -> Result<(), BenchError> {
-    let load =
-        LoadArgs { load: LoadName::Connect, size: args.exchange, mode: Mode::Blocking, clients: 1, processes: 1 };
+    let load = LoadArgs {
+        load: LoadName::Connect,
+        size: args.exchange,
+        mode: Mode::Blocking,
+        clients: 1,
+        processes: 1,
+        histogram: false,
+    };
     let mut common = args.common.clone();
     if common.seconds.is_none() {
         common.requests.get_or_insert(DEFAULT_CONNECTIONS);
@@ -84,6 +97,9 @@ fn run(
     mut params: Value,
 ) -> Result<(), BenchError> {
     let stage = Stage::new(common)?;
+    if stage.launcher.paths.contains(&Path::Udp) {
+        check_datagrams(name, load)?;
+    }
     params["pairs"] = json!(common.pairs);
     params["length"] = stage.length.describe();
     params["spin"] = json!(!common.no_spin);
@@ -91,6 +107,20 @@ fn run(
     params["paths"] = stage.launcher.paths.iter().map(Path::name).collect();
     let mut load = OwnLoad { name, load, kind, stage: &stage, servers: HashMap::new() };
     rounds::run(&mut load, &stage.launcher, common, params)
+}
+
+/// The greatest datagram of UDP over IPv4.
+const MAX_DATAGRAM: u64 = 65_507;
+
+/// Refuses a load that datagrams cannot carry.
+fn check_datagrams(name: &str, load: LoadArgs) -> Result<(), BenchError> {
+    let problem = match load.mode {
+        _ if name != "echo" => format!("--paths: udp carries no {name}, only echo"),
+        Mode::Blocking | Mode::Spin => format!("--mode: udp needs epoll or poll, not {}", load.mode.name()),
+        _ if load.size > MAX_DATAGRAM => format!("--size: a datagram has at most {MAX_DATAGRAM} bytes"),
+        _ => return Ok(()),
+    };
+    Err(BenchError::Usage(problem))
 }
 
 /// The arguments of both peers.
@@ -103,6 +133,8 @@ struct LoadArgs {
     clients: u32,
     /// Processes of clients.
     processes: u32,
+    /// Whether the result has the histogram.
+    histogram: bool,
 }
 
 /// The load that measures more than requests.
@@ -117,7 +149,7 @@ struct OwnLoad<'a> {
 }
 
 struct Server {
-    _proc: Proc,
+    proc: Proc,
     pid: u32,
     /// The address on which it listens, in the client's syntax.
     address: String,
@@ -153,6 +185,7 @@ impl Load for OwnLoad<'_> {
         let socket = self.stage.workdir.path().join("peer.sock");
         let listen = match path {
             Path::Unix => format!("unix:{}", socket.display()),
+            Path::Udp => "udp:127.0.0.1:0".to_owned(),
             Path::Tcp | Path::Backend(_) => "tcp:127.0.0.1:0".to_owned(),
         };
         let mut proc = self.spawn("server", path, self.load.clients, &["--listen".into(), listen])?;
@@ -163,7 +196,7 @@ impl Load for OwnLoad<'_> {
         let pid = pid.parse().map_err(|_| proc.error(format!("wrote an invalid process id: '{pid}'")))?;
         let address = address.to_owned();
         let memory = memory::of_process(pid);
-        self.servers.insert(path.clone(), Server { _proc: proc, pid, address, memory });
+        self.servers.insert(path.clone(), Server { proc, pid, address, memory });
         Ok(())
     }
 
@@ -244,12 +277,26 @@ impl OwnLoad<'_> {
         crowd
     }
 
-    fn run_clients(&self, path: &Path, length: Length) -> Result<Run, BenchError> {
+    /// The asks of a server for each answer, once its client has gone; `None` of one that does not count them.
+    fn server_asks(&mut self, path: &Path) -> Result<Option<f64>, BenchError> {
+        let counts = self.load.load == LoadName::Echo && self.load.mode != Mode::Blocking && *path != Path::Udp;
+        let Some(server) = self.servers.get_mut(path).filter(|_| counts) else { return Ok(None) };
+        let served = server.proc.expect("SERVED", self.stage.timeout)?;
+        let numbers: Vec<f64> = served.split(' ').filter_map(|number| number.parse().ok()).collect();
+        match numbers[..] {
+            [answers, asks] => Ok(Some(tidy(asks / answers.max(1.0)))),
+            _ => Err(server.proc.error(format!("wrote an invalid SERVED line: '{served}'"))),
+        }
+    }
+
+    fn run_clients(&mut self, path: &Path, length: Length) -> Result<Run, BenchError> {
         let server = &self.servers[path];
+        let server_pid = server.pid;
         let mut clients = self.start_clients(path, length)?;
         let crowd = (self.name == MANY).then(|| self.count_crowd(path, &clients));
         // Connected and warm: what follows until RESULT is all measured, at both ends.
-        let server_before = cpu::of_process(server.pid);
+        let server_before = cpu::of_process(server_pid);
+        let sleeps_before = cpu::sleeps_of_process(server_pid);
         clients.procs.iter_mut().try_for_each(|client| client.send_line("GO"))?;
         let mut outcomes: Vec<Outcome> = Vec::new();
         for client in &mut clients.procs {
@@ -258,7 +305,8 @@ impl OwnLoad<'_> {
             outcomes
                 .push(outcome.map_err(|error| client.error(format!("wrote an invalid result: {error}: '{result}'")))?);
         }
-        let server_cpu_s = cpu::of_process(server.pid) - server_before;
+        let server_cpu_s = cpu::of_process(server_pid) - server_before;
+        let server_sleeps = cpu::sleeps_of_process(server_pid).saturating_sub(sleeps_before);
         let outcome = Outcome::merge(outcomes).expect("there is at least one client");
         // The clients keep their connections open until the parent ends them, so no counter is lost yet.
         let samples: Vec<Sample> = match path.is_backend() {
@@ -269,6 +317,14 @@ impl OwnLoad<'_> {
             client.send_line("BYE")?;
             client.finish(self.stage.timeout)?;
         }
+        let server_asks = self.server_asks(path)?;
+        let each = |count: u64| tidy(count as f64 / outcome.requests.max(1) as f64);
+        let waits = (self.load.load == LoadName::Echo).then(|| Waits {
+            client_asks: each(outcome.waits),
+            client_sleeps: each(outcome.sleeps),
+            server_asks,
+            server_sleeps: each(server_sleeps),
+        });
         let requests_per_s = outcome.requests as f64 / outcome.seconds;
         let bytes = samples.iter().map(Sample::bytes).reduce(LinkBytes::and);
         Ok(Run {
@@ -284,6 +340,8 @@ impl OwnLoad<'_> {
             bytes_tcp: bytes.map(|bytes| bytes.tcp),
             bytes_expected: path.is_backend().then(|| self.least_bytes(outcome.requests)),
             crowd,
+            waits,
+            histogram_ns: if self.load.histogram { outcome.histogram().to_vec() } else { Vec::new() },
             reasons: samples.iter().flat_map(Sample::describe_reasons).collect(),
         })
     }

@@ -22,6 +22,8 @@ pub(crate) enum Path {
     Tcp,
     /// A Unix stream socket.
     Unix,
+    /// UDP over loopback: of messages that are datagrams, so only if it is named.
+    Udp,
     /// TCP in the program, a backend's link in fact: both programs run under `netacc_run`.
     Backend(String),
 }
@@ -32,6 +34,7 @@ impl Path {
         match self {
             Path::Tcp => REFERENCE,
             Path::Unix => "unix",
+            Path::Udp => "udp",
             Path::Backend(name) => name,
         }
     }
@@ -129,11 +132,14 @@ impl Launcher {
             let path = match name.trim() {
                 REFERENCE => Path::Tcp,
                 "unix" => Path::Unix,
+                "udp" => Path::Udp,
                 name => {
                     let Some(backend) = backends.iter().find(|backend| backend.name == name) else {
                         let known: Vec<_> = backends.iter().map(|backend| backend.name).collect();
                         let known = known.join(", ");
-                        return Err(BenchError::Usage(format!("unknown path '{name}'; known: tcp, unix, {known}")));
+                        return Err(BenchError::Usage(format!(
+                            "unknown path '{name}'; known: tcp, unix, udp, {known}"
+                        )));
                     };
                     if let Some(reason) = problem(backend) {
                         return Err(BenchError::PathUnavailable { path: name.into(), reason });

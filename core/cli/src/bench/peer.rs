@@ -5,8 +5,9 @@
 //! with NetACC-specific code the load would not be one of a real program.
 //!
 //! The protocol with the parent, one line for each message: the server writes `READY <pid> <address>` and then serves
-//! until it is stopped. The client connects, warms up, writes `READY <pid>`, begins at `GO`, writes `RESULT <json>`,
-//! and keeps its connections open until the next line or the end of its input.
+//! until it is stopped; a server of `echo` that waits for readiness writes `SERVED <answers> <asks>` when a client has
+//! gone. The client connects, warms up, writes `READY <pid>`, begins at `GO`, writes `RESULT <json>`, and keeps its
+//! connections open until the next line or the end of its input.
 
 mod connect;
 mod conversation;
@@ -112,6 +113,10 @@ pub(crate) struct Outcome {
     /// Latencies in nanoseconds, and how many requests had each.
     latencies: Vec<(u64, u64)>,
     pub(crate) cpu_s: f64,
+    /// Calls that asked for what is ready; 0 in modes that do not ask.
+    pub(crate) waits: u64,
+    /// How often its threads slept.
+    pub(crate) sleeps: u64,
 }
 
 impl Outcome {
@@ -122,6 +127,8 @@ impl Outcome {
             all.seconds = all.seconds.max(part.seconds);
             all.latencies.extend(part.latencies);
             all.cpu_s += part.cpu_s;
+            all.waits += part.waits;
+            all.sleeps += part.sleeps;
             all
         })
     }
@@ -133,6 +140,11 @@ impl Outcome {
             tally.0.saturating_record_n(*latency, *count);
         }
         tally.latency()
+    }
+
+    /// Latencies in nanoseconds, and how many requests had each.
+    pub(crate) fn histogram(&self) -> &[(u64, u64)] {
+        &self.latencies
     }
 }
 
@@ -195,9 +207,15 @@ fn ready() -> io::Result<()> {
 }
 
 /// Sends the parent the result, and keeps all connections until the parent has read the statistics.
-fn report(tally: &Tally, seconds: f64, cpu_s: f64) -> io::Result<()> {
+fn report(tally: &Tally, used: Used) -> io::Result<()> {
+    report_asking(tally, used, 0)
+}
+
+/// As [`report`], by a client that asked so often for what is ready.
+fn report_asking(tally: &Tally, used: Used, waits: u64) -> io::Result<()> {
     let latencies = tally.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
-    let outcome = Outcome { requests: tally.count(), seconds, latencies, cpu_s };
+    let Used { seconds, cpu_s, sleeps } = used;
+    let outcome = Outcome { requests: tally.count(), seconds, latencies, cpu_s, waits, sleeps };
     send_line(&format!("RESULT {}", serde_json::to_string(&outcome)?))?;
     listen_to_parent().map(drop)
 }
@@ -262,22 +280,32 @@ impl Tally {
     }
 }
 
-/// Wall clock and CPU time of the measured part.
+/// What the measured part has used.
+#[derive(Debug, Clone, Copy)]
+struct Used {
+    /// On the wall.
+    seconds: f64,
+    cpu_s: f64,
+    sleeps: u64,
+}
+
+/// Measures what a part uses.
 #[derive(Debug)]
 struct Meter {
     start: Instant,
     cpu: f64,
+    sleeps: u64,
 }
 
 impl Meter {
     fn start() -> Self {
-        Meter { cpu: cpu::of_self(), start: Instant::now() }
+        Meter { cpu: cpu::of_self(), sleeps: cpu::sleeps_of_self(), start: Instant::now() }
     }
 
-    /// Seconds on the wall and on the processors.
-    fn stop(&self) -> (f64, f64) {
+    /// Ends the part.
+    fn stop(&self) -> Used {
         let seconds = self.start.elapsed().as_secs_f64();
-        (seconds, cpu::of_self() - self.cpu)
+        Used { seconds, cpu_s: cpu::of_self() - self.cpu, sleeps: cpu::sleeps_of_self() - self.sleeps }
     }
 }
 
@@ -301,10 +329,12 @@ mod tests {
     /// Breaks if the percentiles of several clients were those of one, or each were counted once.
     #[test]
     fn outcomes_of_several_clients_are_one() {
-        let outcome = |requests, seconds, latencies| Outcome { requests, seconds, latencies, cpu_s: 0.5 };
+        let outcome =
+            |requests, seconds, latencies| Outcome { requests, seconds, latencies, cpu_s: 0.5, waits: 3, sleeps: 4 };
         let parts = [outcome(98, 1.0, vec![(1000, 98)]), outcome(2, 2.0, vec![(1000, 1), (64_000, 1)])];
         let all = Outcome::merge(parts).expect("there are two");
         assert_eq!((all.requests, all.seconds, all.cpu_s), (100, 2.0, 1.0));
+        assert_eq!((all.waits, all.sleeps), (6, 8));
         let latency = all.latency_us();
         assert_eq!((latency.p50, latency.p99), (1.0, 1.0));
         assert!((latency.max / 64.0 - 1.0).abs() < 0.01, "{latency:?}");

@@ -48,6 +48,9 @@ pub(crate) fn run(args: &RedisArgs) -> Result<(), BenchError> {
         return Err(BenchError::Usage("--tests: an empty name".into()));
     }
     let stage = Stage::new(&args.common)?;
+    if stage.launcher.paths.contains(&Path::Udp) {
+        return Err(BenchError::Usage("--paths: Redis does not listen for datagrams (udp)".into()));
+    }
     let params = json!({
         "clients": args.clients,
         "size": args.size,
@@ -158,6 +161,8 @@ impl Load for RedisLoad<'_> {
             bytes_tcp: bytes.map(|bytes| bytes.tcp),
             bytes_expected: path.is_backend().then(|| self.least_bytes(test, requests)),
             crowd: None,
+            waits: None,
+            histogram_ns: Vec::new(),
             reasons: after.map(|sample| sample.describe_reasons()).unwrap_or_default(),
         })
     }

@@ -80,6 +80,20 @@ pub struct Crowd {
     pub statistics_ms: Option<f64>,
 }
 
+/// How often the two ends of `echo` asked for what is ready, and slept, for each request.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Waits {
+    /// The client's calls that ask; 0 in modes that do not ask.
+    pub client_asks: f64,
+    /// Its sleeps: voluntary context switches.
+    pub client_sleeps: f64,
+    /// The server's calls that ask, with its warm-up; not known of datagrams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_asks: Option<f64>,
+    /// Its sleeps.
+    pub server_sleeps: f64,
+}
+
 /// One measurement of one path.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
@@ -112,6 +126,12 @@ pub struct Run {
     /// What many connections take; `many` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crowd: Option<Crowd>,
+    /// How often both ends asked and slept; `echo` and `many` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
+    /// Latencies in nanoseconds, and how many requests had each; with `--histogram`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub histogram_ns: Vec<(u64, u64)>,
     /// The reasons why sockets were not on the link, if any were not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
@@ -255,6 +275,8 @@ pub(crate) mod tests {
             bytes_tcp: None,
             bytes_expected: None,
             crowd: None,
+            waits: None,
+            histogram_ns: Vec::new(),
             reasons: Vec::new(),
         }
     }

@@ -46,8 +46,8 @@ pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io
         tally.record(once(address, &mut message)?);
         now = Instant::now();
     }
-    let (seconds, cpu_s) = meter.stop();
-    report(&tally, seconds, cpu_s)
+    let used = meter.stop();
+    report(&tally, used)
 }
 
 fn once(address: &Address, message: &mut [u8]) -> io::Result<Duration> {

@@ -1,17 +1,19 @@
 //! Ping-pong: messages of one size go there and back, one in flight on each connection.
 
 use std::io::{self, Read, Write};
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socket2::Socket;
+use socket2::{Socket, Type};
 
 use super::super::args::Mode;
 use super::conversation::{Conversation, Phase, Progress};
 use super::socket::{no_delay, Address};
 use super::wait::Waiter;
-use super::{ready, report, LengthArgs, LoadArgs, Meter, Stop, Tally};
+use super::{ready, report, report_asking, send_line, LengthArgs, LoadArgs, Meter, Stop, Tally};
 
 /// How long to warm up, unless [`WARM_UP_MESSAGES`] come first: by then a connection is on its
 /// final path.
@@ -23,6 +25,9 @@ const WARM_UP_MESSAGES: u64 = 20_000;
 /// Serves one client process after the other: takes as many connections as a client opens, then
 /// answers until they are closed.
 pub(super) fn serve(listener: &Socket, load: LoadArgs) -> io::Result<()> {
+    if listener.r#type()? == Type::DGRAM {
+        return serve_datagrams(listener, load);
+    }
     loop {
         let sockets = accept_all(listener, load)?;
         if load.mode == Mode::Blocking {
@@ -60,14 +65,34 @@ fn accept_all(listener: &Socket, load: LoadArgs) -> io::Result<Vec<Socket>> {
     Ok(sockets)
 }
 
+/// Sends each datagram back to its sender. As a server that waits for readiness does, it takes all that are there.
+fn serve_datagrams(listener: &Socket, load: LoadArgs) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let socket = UdpSocket::from(OwnedFd::from(listener.try_clone()?));
+    let mut waiter = Waiter::new(load.mode, std::slice::from_ref(listener))?;
+    let (mut ready, mut message) = (Vec::new(), vec![0; load.size]);
+    loop {
+        waiter.wait(&mut ready)?;
+        loop {
+            match socket.recv_from(&mut message) {
+                Ok((count, from)) => drop(socket.send_to(&message[..count], from)?),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
 fn serve_ready(sockets: &[Socket], load: LoadArgs) -> io::Result<()> {
     let mut waiter = Waiter::new(load.mode, sockets)?;
     let mut conversations: Vec<_> = sockets.iter().map(|_| Conversation::new(load.size, Phase::Receiving)).collect();
     let mut blocked = vec![false; sockets.len()];
     let mut open = sockets.len();
     let mut ready = Vec::with_capacity(sockets.len());
+    let (mut waits, mut answers) = (0u64, 0u64);
     while open > 0 {
         waiter.wait(&mut ready)?;
+        waits += 1;
         for &index in &ready {
             let conversation = &mut conversations[index];
             let progress = match advance(conversation, &sockets[index])? {
@@ -81,7 +106,8 @@ fn serve_ready(sockets: &[Socket], load: LoadArgs) -> io::Result<()> {
                     open -= 1;
                     continue;
                 }
-                Advance::Turned | Advance::Returned | Advance::Blocked => {}
+                Advance::Returned => answers += 1,
+                Advance::Turned | Advance::Blocked => {}
             }
             let writing = conversation.phase() == Phase::Sending;
             if blocked[index] != writing {
@@ -90,7 +116,7 @@ fn serve_ready(sockets: &[Socket], load: LoadArgs) -> io::Result<()> {
             }
         }
     }
-    Ok(())
+    send_line(&format!("SERVED {answers} {waits}"))
 }
 
 /// The result of one step, in the terms of a ping-pong.
@@ -122,6 +148,7 @@ fn drive_ready(sockets: &[Socket], load: LoadArgs, length: LengthArgs) -> io::Re
         blocked: vec![false; sockets.len()],
         sent_at: vec![Instant::now(); sockets.len()],
         ready: Vec::with_capacity(sockets.len()),
+        waits: 0,
     };
     let most = WARM_UP_MESSAGES * sockets.len() as u64;
     let end = Instant::now() + WARM_UP;
@@ -132,10 +159,10 @@ fn drive_ready(sockets: &[Socket], load: LoadArgs, length: LengthArgs) -> io::Re
     }
     ready()?;
     let mut tally = Tally::new();
+    pump.waits = 0;
     let meter = Meter::start();
     pump.run(Stop::new(length, meter.start, 0, 1), &mut tally)?;
-    let (seconds, cpu_s) = meter.stop();
-    report(&tally, seconds, cpu_s)
+    report_asking(&tally, meter.stop(), pump.waits)
 }
 
 /// All connections of a client that waits for readiness.
@@ -147,6 +174,7 @@ struct Pump<'a> {
     blocked: Vec<bool>,
     sent_at: Vec<Instant>,
     ready: Vec<usize>,
+    waits: u64,
 }
 
 impl Pump<'_> {
@@ -166,6 +194,7 @@ impl Pump<'_> {
         while open > 0 {
             let mut ready = std::mem::take(&mut self.ready);
             self.waiter.wait(&mut ready)?;
+            self.waits += 1;
             for &index in &ready {
                 if self.conversations[index].phase() == Phase::Sending {
                     // Ready to continue writing; or, when spinning after the last request, not ready for anything.
@@ -239,8 +268,8 @@ fn drive_one_blocking(socket: &Socket, size: usize, length: LengthArgs) -> io::R
     ready()?;
     let meter = Meter::start();
     let tally = run_round_trips(socket, size, Stop::new(length, meter.start, 0, 1))?;
-    let (seconds, cpu_s) = meter.stop();
-    report(&tally, seconds, cpu_s)
+    let used = meter.stop();
+    report(&tally, used)
 }
 
 fn drive_many_blocking(sockets: &[Socket], size: usize, length: LengthArgs) -> io::Result<()> {
@@ -272,9 +301,9 @@ fn drive_many_blocking(sockets: &[Socket], size: usize, length: LengthArgs) -> i
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        let (seconds, cpu_s) = meter.stop();
+        let used = meter.stop();
         outcome?;
-        report(&tally, seconds, cpu_s)
+        report(&tally, used)
     })
 }
 

@@ -16,10 +16,11 @@ const BACKLOG: i32 = 4096;
 /// Connections from one local address. Arbitrary: far fewer than the kernel has ephemeral ports.
 const PORTS_OF_ADDRESS: usize = 4096;
 
-/// `tcp:127.0.0.1:7000` or `unix:/path`.
+/// `tcp:127.0.0.1:7000`, `udp:127.0.0.1:7000` or `unix:/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     Tcp(SocketAddr),
+    Udp(SocketAddr),
     Unix(PathBuf),
 }
 
@@ -27,8 +28,9 @@ impl Address {
     /// Where a listening socket can be reached.
     pub(super) fn of(listener: &Socket) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        if let Some(tcp) = address.as_socket() {
-            return Ok(Address::Tcp(tcp));
+        if let Some(internet) = address.as_socket() {
+            let is_datagram = listener.r#type()? == Type::DGRAM;
+            return Ok(if is_datagram { Address::Udp(internet) } else { Address::Tcp(internet) });
         }
         match address.as_pathname() {
             Some(path) => Ok(Address::Unix(path.to_owned())),
@@ -42,7 +44,10 @@ impl Address {
             socket.set_reuse_address(true)?;
         }
         socket.bind(&self.sock_addr()?)?;
-        socket.listen(BACKLOG)?;
+        match self {
+            Address::Udp(_) => {}
+            Address::Tcp(_) | Address::Unix(_) => socket.listen(BACKLOG)?,
+        }
         Ok(socket)
     }
 
@@ -68,13 +73,14 @@ impl Address {
     fn socket(&self) -> io::Result<Socket> {
         match self {
             Address::Tcp(address) => Socket::new(Domain::for_address(*address), Type::STREAM, None),
+            Address::Udp(address) => Socket::new(Domain::for_address(*address), Type::DGRAM, None),
             Address::Unix(_) => Socket::new(Domain::UNIX, Type::STREAM, None),
         }
     }
 
     fn sock_addr(&self) -> io::Result<SockAddr> {
         match self {
-            Address::Tcp(address) => Ok(SockAddr::from(*address)),
+            Address::Tcp(address) | Address::Udp(address) => Ok(SockAddr::from(*address)),
             Address::Unix(path) => SockAddr::unix(path),
         }
     }
@@ -84,6 +90,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Tcp(address) => write!(f, "tcp:{address}"),
+            Address::Udp(address) => write!(f, "udp:{address}"),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -93,19 +100,21 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let internet = |address: &str| address.parse().map_err(|error| format!("{address}: {error}"));
         match text.split_once(':') {
-            Some(("tcp", address)) => address.parse().map(Address::Tcp).map_err(|error| format!("{address}: {error}")),
+            Some(("tcp", address)) => internet(address).map(Address::Tcp),
+            Some(("udp", address)) => internet(address).map(Address::Udp),
             Some(("unix", path)) if !path.is_empty() => Ok(Address::Unix(path.into())),
-            _ => Err(format!("'{text}' is neither tcp:ADDRESS:PORT nor unix:PATH")),
+            _ => Err(format!("'{text}' is not tcp:ADDRESS:PORT, udp:ADDRESS:PORT or unix:PATH")),
         }
     }
 }
 
-/// Small messages are sent at once, as in every program that answers requests. Unix sockets do so anyway.
+/// Small messages are sent at once, as in every program that answers requests. Others do so anyway.
 pub(super) fn no_delay(socket: &Socket) -> io::Result<()> {
     match socket.local_addr()?.as_socket() {
-        Some(_) => socket.set_tcp_nodelay(true),
-        None => Ok(()),
+        Some(_) if socket.r#type()? == Type::STREAM => socket.set_tcp_nodelay(true),
+        _ => Ok(()),
     }
 }
 
@@ -115,10 +124,10 @@ mod tests {
 
     #[test]
     fn addresses_survive_being_written_down() {
-        for text in ["tcp:127.0.0.1:7000", "tcp:[::1]:7", "unix:/tmp/a:b"] {
+        for text in ["tcp:127.0.0.1:7000", "tcp:[::1]:7", "udp:127.0.0.1:9", "unix:/tmp/a:b"] {
             assert_eq!(text.parse::<Address>().expect("it is one").to_string(), text);
         }
-        for bad in ["", "tcp:", "tcp:localhost", "unix:", "udp:1.2.3.4:5"] {
+        for bad in ["", "tcp:", "tcp:localhost", "unix:", "udp:1.2.3.4", "sctp:1.2.3.4:5"] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }
     }

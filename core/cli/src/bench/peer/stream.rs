@@ -44,13 +44,12 @@ pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io
     let sockets = (0..load.clients).map(|_| address.connect()).collect::<io::Result<Vec<_>>>()?;
     let streams = sockets.len() as u64;
     let message = vec![b'x'; load.size];
-    let (tally, seconds, cpu_s) = if let [socket] = &sockets[..] {
+    let (tally, used) = if let [socket] = &sockets[..] {
         let warm = warm_up(socket, &message)?;
         ready()?;
         let meter = Meter::start();
         let tally = pour(socket, &message, warm, Stop::new(length, meter.start, 0, 1))?;
-        let (seconds, cpu_s) = meter.stop();
-        (tally, seconds, cpu_s)
+        (tally, meter.stop())
     } else {
         let (warmed, go) = (Barrier::new(sockets.len() + 1), Barrier::new(sockets.len() + 1));
         thread::scope(|scope| {
@@ -78,11 +77,11 @@ pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io
                     Err(error) => outcome = outcome.and(Err(error)),
                 }
             }
-            let (seconds, cpu_s) = meter.stop();
-            outcome.map(|()| (tally, seconds, cpu_s))
+            let used = meter.stop();
+            outcome.map(|()| (tally, used))
         })?
     };
-    report(&tally, seconds, cpu_s)
+    report(&tally, used)
 }
 
 fn join<T>(thread: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {

@@ -1,0 +1,139 @@
+//! `netacc bench noise`: what keeps processors from their work, by the "selfish detour" benchmark.
+//!
+//! A thread on each processor does nothing but read the clock. Where two readings are further apart than a threshold,
+//! something else had the processor: a tick, an interrupt, another thread, the hypervisor. Source: P. Beckman, K. Iskra,
+//! K. Yoshii, S. Coghlan, A. Nataraj, "Benchmarking the effects of operating system interference on extreme-scale
+//! parallel machines", Cluster Computing 11 (2008); Linux' own tracer `osnoise` measures the same way.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
+use serde_json::{json, Value};
+
+use super::args::NoiseArgs;
+use super::error::BenchError;
+use super::machine::Machine;
+use super::report;
+use super::rounds::progress_bar;
+
+/// Detours that are kept of a processor: one each microsecond of 100 ms. More are a threshold that is too low.
+const MOST_DETOURS: usize = 100_000;
+
+/// Steps of the progress bar.
+const STEPS: u32 = 20;
+
+/// Runs `netacc bench noise`.
+pub(crate) fn run(args: &NoiseArgs) -> Result<(), BenchError> {
+    report::check_directory(&args.json)?;
+    let machine = Machine::here();
+    let threshold = Duration::from_nanos(args.threshold_ns);
+    let length = Duration::from_secs_f64(args.seconds);
+    let processors = allowed().map_err(|errno| BenchError::io("sched_getaffinity")(errno.into()))?;
+    let together = Barrier::new(processors.len() + 1);
+    let found = thread::scope(|scope| {
+        let watch = |processor: usize| {
+            let together = &together;
+            scope.spawn(move || {
+                let pinned = pin(processor);
+                together.wait();
+                pinned.map(|()| watch(length, threshold))
+            })
+        };
+        let threads: Vec<_> = processors.iter().map(|processor| watch(*processor)).collect();
+        let progress = progress_bar(STEPS as usize, args.quiet);
+        progress.set_message("reading the clock");
+        together.wait();
+        for _ in 0..STEPS {
+            thread::sleep(length / STEPS);
+            progress.inc(1);
+        }
+        progress.finish_and_clear();
+        let join = |thread: thread::ScopedJoinHandle<'_, nix::Result<Watched>>| thread.join().expect("it cannot panic");
+        threads.into_iter().map(join).collect::<nix::Result<Vec<_>>>()
+    });
+    let found = found.map_err(|errno| BenchError::io("sched_setaffinity")(errno.into()))?;
+    if let Some((processor, _)) = processors.iter().zip(&found).find(|(_, watched)| watched.is_full) {
+        let text =
+            format!("--threshold-ns: processor {processor} has more than {MOST_DETOURS} detours; take a higher one");
+        return Err(BenchError::Usage(text));
+    }
+    let of_processor = |(processor, watched): (&usize, &Watched)| json!({"processor": processor, "seconds": watched.seconds, "reading_ns": watched.least_ns, "detours_ns": watched.detours});
+    let each: Vec<Value> = processors.iter().zip(&found).map(of_processor).collect();
+    let params = json!({"seconds": args.seconds, "threshold_ns": args.threshold_ns});
+    report::write_object(
+        &json!({"bench": "noise", "params": params, "machine": machine, "processors": each}),
+        &args.json,
+    )
+}
+
+/// What a thread has seen of its processor.
+#[derive(Debug)]
+struct Watched {
+    seconds: f64,
+    /// The least time between two readings.
+    least_ns: u64,
+    /// When each detour began, and how long it was.
+    detours: Vec<(u64, u64)>,
+    /// There were more.
+    is_full: bool,
+}
+
+/// Reads the clock for so long.
+fn watch(length: Duration, threshold: Duration) -> Watched {
+    let mut detours = Vec::with_capacity(1024);
+    let start = Instant::now();
+    let mut least = Duration::MAX;
+    let mut last = start;
+    while last - start < length && detours.len() < MOST_DETOURS {
+        let now = Instant::now();
+        let gap = now - last;
+        least = least.min(gap);
+        if gap > threshold {
+            detours.push((ns(last - start), ns(gap)));
+        }
+        last = now;
+    }
+    Watched {
+        seconds: (last - start).as_secs_f64(),
+        least_ns: ns(least),
+        is_full: detours.len() == MOST_DETOURS,
+        detours,
+    }
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The processors that this process may use.
+fn allowed() -> nix::Result<Vec<usize>> {
+    let set = sched_getaffinity(Pid::from_raw(0))?;
+    Ok((0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap_or(false)).collect())
+}
+
+/// Keeps this thread on a processor.
+fn pin(processor: usize) -> nix::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(processor)?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if a detour is missed, or the time between readings counts as one.
+    #[test]
+    fn detours_are_gaps_above_the_threshold() {
+        let all = watch(Duration::from_millis(5), Duration::ZERO);
+        let spent: u64 = all.detours.iter().map(|(_, length)| length).sum();
+        assert!(spent as f64 / 1e9 >= all.seconds * 0.999 || all.is_full, "without a threshold all time is detours");
+        let in_order = all.detours.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0);
+        assert!(in_order, "they do not overlap");
+        let none = watch(Duration::from_millis(5), Duration::from_secs(60));
+        assert!(none.detours.is_empty() && none.least_ns < 60_000_000_000);
+    }
+}
