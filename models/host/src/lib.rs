@@ -47,6 +47,9 @@ parameters! {
         library_call: Distribution = Distribution::ZERO;
         /// A call of the kernel: on a stream that is on TCP, and each sleep.
         system_call: Distribution = Distribution::ZERO;
+        /// A core's time for a sleep, beside the call: putting the thread to sleep, waking it, and the interrupt of an idle core.
+        /// Sleeper and waker share it in fact; here the thread pays that has slept, before its work.
+        sleep: Distribution = Distribution::ZERO;
         /// Copying 1024 bytes.
         copy_per_kib: Distribution = Distribution::ZERO;
         /// Making and closing a connection, at each end, including its segments without data.
@@ -129,6 +132,7 @@ impl ProcessorConfig {
             + sum(&self.segment, segments.unwrap_or(u32::MAX))
             + Duration::from_nanos(u64::try_from(copying).unwrap_or(u64::MAX))
             + work.service
+            + sum(&self.sleep, work.sleeps)
     }
 
     /// The interruptions of a core.
@@ -147,6 +151,8 @@ pub struct Work {
     pub library_calls: u32,
     /// Calls of the kernel.
     pub system_calls: u32,
+    /// Sleeps that are over.
+    pub sleeps: u32,
     /// Connections that are made and closed.
     pub connections: u32,
     /// Links that are made.
@@ -450,6 +456,7 @@ mod tests {
         let config = ProcessorConfig {
             library_call: Duration::from_nanos(100).into(),
             system_call: Duration::from_nanos(300).into(),
+            sleep: us(90).into(),
             copy_per_kib: Duration::from_nanos(512).into(),
             connection: us(20).into(),
             link: us(300).into(),
@@ -458,10 +465,10 @@ mod tests {
             segment_size_bytes: 1000,
             ..ProcessorConfig::free()
         };
-        let calls = Work { library_calls: 2, system_calls: 3, ..Work::default() };
+        let calls = Work { library_calls: 2, system_calls: 3, sleeps: 2, ..Work::default() };
         let links = Work { links: 1, promotions: 2, ..calls };
         let work = Work { connections: 2, bytes: 4000, tcp_bytes: [1001, 900], service: us(7), ..links };
-        let expected = 200 + 900 + 2000 + 40_000 + 300_000 + 80_000 + 3000 + 7000;
+        let expected = 200 + 900 + 180_000 + 2000 + 40_000 + 300_000 + 80_000 + 3000 + 7000;
         assert_eq!(config.time(&work, 1), Duration::from_nanos(expected));
         assert_eq!(ProcessorConfig::free().time(&Work { service: Duration::ZERO, ..work }, 1), Duration::ZERO);
     }

@@ -137,7 +137,8 @@ impl HostThreads {
     pub(crate) fn begin(&mut self, now: Instant, index: u32, step: Step<Task>, work: Work) {
         let seed = self.processors.seed();
         let thread = &mut self.threads[index as usize];
-        let sleep = Work { system_calls: u32::from(std::mem::take(&mut thread.slept)), ..Work::default() };
+        let sleeps = u32::from(std::mem::take(&mut thread.slept));
+        let sleep = Work { system_calls: sleeps, sleeps, ..Work::default() };
         let config = self.processors.config();
         let paid = config.time(&work, seed);
         let time = paid + config.time(&sleep, !seed) + std::mem::take(&mut thread.owed);

@@ -144,19 +144,20 @@ fn poisson_requests_wait_as_md1() {
     }
 }
 
-// Breaks if a server that sleeps answers as fast as one that polls, or polling counts as work.
+// Breaks if a server that sleeps answers as fast as one that polls, polling counts as work, or a sleep takes no core's time.
 #[test]
-fn sleeping_costs_a_wake_up_and_a_call() {
+fn sleeping_costs_a_wake_up_a_call_and_time() {
     let pause = Pause::Fixed(Duration::from_micros(100));
     let lazy = |talk| Conversation { arrival: Arrival::Closed { depth: 1, think: pause }, ..talk };
     let talks = || talks(1, 50).into_iter().map(lazy).collect::<Vec<_>>();
     let awake = run(Some(polling()), true, talks());
-    let asleep = run(Some(ProcessorConfig { spin: Duration::ZERO, ..polling() }), true, talks());
-    assert_eq!(median(&asleep, 0), median(&awake, 0) + 5_000 + 400);
+    let lazily = ProcessorConfig { spin: Duration::ZERO, sleep: ns(700).into(), ..polling() };
+    let asleep = run(Some(lazily), true, talks());
+    assert_eq!(median(&asleep, 0), median(&awake, 0) + 5_000 + 400 + 700);
     let [awake, asleep] = [awake, asleep].map(|o| o.usage[1].expect("the server has processors"));
     assert_eq!((awake.wake_ups, asleep.polling), (0, Duration::ZERO));
     assert!(asleep.wake_ups >= 49 && awake.polling > ns(49 * 100_000), "{awake:?} {asleep:?}");
-    assert_eq!(asleep.busy, awake.busy + ns(400 * asleep.wake_ups));
+    assert_eq!(asleep.busy, awake.busy + ns((400 + 700) * asleep.wake_ups));
 }
 
 // Breaks if a stream on TCP costs no more than one on a link: system calls and the kernel's work for segments.

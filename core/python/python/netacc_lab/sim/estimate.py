@@ -52,7 +52,8 @@ def events(resolved: Resolved) -> int:
                 # Both ends work, and are woken unless they poll.
                 alone += 2 * _work(resolved, group, sum(sizes)) * processors["server_threads"]
                 sleeps = processors["costs"]["spin_ns"] < alone
-                alone += 2 * mean_ns(processors["costs"]["wake_up_ns"]) * sleeps
+                woken = sum(mean_ns(processors["costs"][name]) for name in ("wake_up_ns", "sleep_ns"))
+                alone += 2 * woken * sleeps
             if group["datagrams"] == "taken":
                 # Nothing is waited for.
                 alone = serial
