@@ -1,5 +1,6 @@
-//! `netacc sim`: what-if studies. The tools are in Python (`netacc_lab.sim`), where statistics, schedulers and plots are;
-//! this finds an interpreter that has them and becomes it.
+//! `netacc sim` and `netacc calibrate`: what-if studies, and profiles of this machine for them. The tools are in Python
+//! (`netacc_lab.sim`, `netacc_lab.calibration`), where statistics, schedulers and plots are; this finds an interpreter that
+//! has them and becomes it.
 //!
 //! The interpreter is `NETACC_PYTHON`, or that of the `.venv` of the checkout this program was built in or that the working
 //! folder is in, or `python3`.
@@ -15,7 +16,7 @@ use clap::Args;
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct SimArgs {
-    /// run | sweep | report | list | schema, and their arguments
+    /// The tool's arguments; --help shows them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
     args: Vec<OsString>,
 }
@@ -23,18 +24,35 @@ pub struct SimArgs {
 /// No interpreter has the tools, or it could not be started.
 const UNAVAILABLE: u8 = 69;
 
-/// Becomes the tools. Returns only if no interpreter has them.
-pub fn run(args: &SimArgs) -> ExitCode {
-    let found = interpreters().into_iter().find(|python| has_tools(python));
+/// The tools.
+#[derive(Debug, Clone, Copy)]
+pub enum Tool {
+    /// `netacc sim`.
+    Studies,
+    /// `netacc calibrate`.
+    Calibration,
+}
+
+/// Becomes a tool. Returns only if no interpreter has it.
+pub fn run(tool: Tool, args: &SimArgs) -> ExitCode {
+    let (name, module) = match tool {
+        Tool::Studies => ("sim", "netacc_lab.sim"),
+        Tool::Calibration => ("calibrate", "netacc_lab.calibration"),
+    };
+    let found = interpreters().into_iter().find(|python| has_tools(python, module));
     let Some(python) = found else {
         eprintln!(
-            "netacc sim: no Python has the package netacc_lab. In a checkout `ci/run.sh sim-tools` makes one, in .venv, \
+            "netacc {name}: no Python has the package netacc_lab. In a checkout `ci/run.sh sim-tools` makes one, in .venv, \
              and the simulator; then start netacc in the checkout. NETACC_PYTHON names another one."
         );
         return ExitCode::from(UNAVAILABLE);
     };
-    let error = Command::new(&python).args(["-m", "netacc_lab.sim"]).args(&args.args).exec();
-    eprintln!("netacc sim: {}: {error}", python.display());
+    let mut command = Command::new(&python);
+    if let Ok(program) = std::env::current_exe() {
+        command.env("NETACC_PROGRAM", program);
+    }
+    let error = command.args(["-m", module]).args(&args.args).exec();
+    eprintln!("netacc {name}: {}: {error}", python.display());
     ExitCode::from(UNAVAILABLE)
 }
 
@@ -52,8 +70,8 @@ fn interpreters() -> Vec<PathBuf> {
 }
 
 /// Whether the package is installed; missing dependencies give their own errors.
-fn has_tools(python: &Path) -> bool {
-    let script = "import importlib.util as u, sys; sys.exit(u.find_spec('netacc_lab.sim') is None)";
-    let exit = Command::new(python).args(["-c", script]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+fn has_tools(python: &Path, module: &str) -> bool {
+    let script = "import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)";
+    let exit = Command::new(python).args(["-c", script, module]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     exit.is_ok_and(|status| status.success())
 }

@@ -27,6 +27,7 @@ Examples:
   netacc demote -p PID; netacc promote -p PID        off the links and back, under load
   netacc bench report result.json                    the table again
   netacc sim list; netacc sim sweep incast            what-if studies in simulation
+  netacc calibrate --output calibration              profiles of this machine for netacc sim
   netacc lab run --hosts 2 -- rdma link              two machines with SoftRoCE between them";
 
 #[derive(Debug, Subcommand)]
@@ -43,6 +44,8 @@ enum Command {
     Lat(lat::LatArgs),
     /// What-if studies in simulation: run, sweep, report, list
     Sim(sim::SimArgs),
+    /// Measure this machine, and write profiles of it for simulation
+    Calibrate(sim::SimArgs),
     /// RDMA devices in small virtual machines: SoftRoCE, soft-iWARP and emulated eRDMA, one host or two
     Lab(lab::LabArgs),
     /// The first processes of a lab's guest
@@ -69,7 +72,8 @@ fn main() -> ExitCode {
         Command::Promote(args) => switch::promote(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lat(args) => lat::run(&args),
-        Command::Sim(args) => sim::run(&args),
+        Command::Sim(args) => sim::run(sim::Tool::Studies, &args),
+        Command::Calibrate(args) => sim::run(sim::Tool::Calibration, &args),
         Command::LatPeer(args) => lat::run_peer(&args),
         Command::Lab(args) => lab::run(args),
         Command::LabGuest(args) => guest::run(&args),

@@ -107,7 +107,11 @@ def _settings(options: argparse.Namespace) -> dict[str, list[Any]]:
         key, equals, text = each.partition("=")
         if not equals or not key:
             raise refuse("--set", each, "is not KEY=VALUE")
-        settings[key] = _values(text)
+        values = _values(text)
+        if key.endswith(".profile"):
+            # A file is named from the working folder here, and from the scenario in a scenario.
+            values = [str(Path(v).resolve()) if str(v).endswith(".toml") else v for v in values]
+        settings[key] = values
     return settings
 
 

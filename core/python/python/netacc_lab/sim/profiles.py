@@ -36,8 +36,35 @@ class HostValues(Strict):
     )
 
 
+class Residual(Strict):
+    """A figure that a profile was fitted on."""
+
+    of: str
+    measured: float
+    fitted: float
+
+
+class Check(Strict):
+    """A figure that a profile was not fitted on."""
+
+    measured: float
+    predicted: float
+
+
+class Calibration(Strict):
+    """How well the values of a stack follow from measurements of its machine (`netacc calibrate`)."""
+
+    load_before: list[float]
+    busy_processors: float
+    parameters: list[str]
+    correlation: list[list[float]]
+    not_identified: list[str]
+    residuals: list[Residual]
+    stream: Check | None = None
+
+
 class Profile(BaseModel):
-    """One file of `models/profiles`."""
+    """One file of `models/profiles`, or of `netacc calibrate`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,6 +74,7 @@ class Profile(BaseModel):
     )
     what: Annotated[str, Field(min_length=10, description="its meaning, and how far to believe it")]
     values: dict[str, Sourced]
+    calibration: Calibration | None = None
 
     def plain(self) -> dict[str, Any]:
         """The values alone."""
@@ -69,13 +97,15 @@ def load(kind: str, name: str, required_by: Path | str) -> Profile:
     if not path.exists():
         there = f"there are {', '.join(names(kind))}, and files by their paths"
         raise refuse(required_by, f"{kind}.profile", f"there is no {name!r}; {there}")
-    with path.open("rb") as file:
-        try:
+    try:
+        with path.open("rb") as file:
             profile = Profile.model_validate(tomllib.load(file))
-        except ValidationError as error:
-            raise from_validation(path, Profile, error) from None
-        except tomllib.TOMLDecodeError as error:
-            raise refuse(path, "", str(error)) from None
+    except ValidationError as error:
+        raise from_validation(path, Profile, error) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise refuse(path, "", str(error)) from None
+    except OSError as error:
+        raise refuse(path, "", error.strerror or str(error)) from None
     if profile.kind != kind:
         there = ", ".join(names(kind))
         raise refuse(required_by, f"{kind}.profile", f"{name!r} is of a {profile.kind}; there are {there}")

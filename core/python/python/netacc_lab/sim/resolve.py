@@ -60,7 +60,7 @@ def read(file: Path) -> dict[str, Any]:
             return tomllib.load(opened)
     except OSError as error:
         raise refuse(file, "", error.strerror or str(error)) from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise refuse(file, "", str(error)) from None
 
 

@@ -1,0 +1,4 @@
+"""Profiles of this machine: measurements by `netacc bench`, a fit, and files that scenarios name.
+
+The command is `netacc calibrate`.
+"""

@@ -1,0 +1,158 @@
+"""From measured round trips to costs, by least squares.
+
+The processor time of a request at one end, in the model of `models/host`:
+
+    (2 + asks) call + 2 segment + sleeps (call + sleep) + 2 size copy
+
+`asks` and `sleeps` are counted. Call and segment differ only by the asks, so they are told apart badly: the
+intervals and correlations say how badly. A wake-up is what is left of half a round trip of one connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, stats
+
+Array = npt.NDArray[np.float64]
+
+#: The parameters of a fit, as profiles name them.
+NAMES = ("system-call", "segment", "sleep", "copy-per-kib")
+#: Of intervals.
+CONFIDENCE = 0.95
+#: Bins of a fitted histogram. Arbitrary: enough for a tail, few enough to read.
+BINS = 24
+
+
+class UnfitError(Exception):
+    """Measurements from which nothing can be fitted."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One end of one measurement: counts for each request, and the processor time of each."""
+
+    what: str
+    asks: float
+    sleeps: float
+    size: int
+    cpu_ns: float
+
+    def counts(self, segments: bool) -> list[float]:
+        """How often a request has each cost."""
+        return [2 + self.asks + self.sleeps, 2.0 * segments, self.sleeps, 2 * self.size / 1024]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Costs in nanoseconds, with their intervals, correlations, and the residuals."""
+
+    values: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    correlation: list[list[float]]
+    residuals: list[tuple[str, float, float]]
+
+    def identified(self, name: str) -> bool:
+        """Whether the measurements say more of it than that it is not negative."""
+        low, high = self.intervals[name]
+        return low > 0 and np.isfinite(high)
+
+
+def costs(observations: Sequence[Observation], *, segments: bool) -> Fit:
+    """The costs that fit the observations, relative errors alike. Without segments these cost nothing."""
+    names = [name for name in NAMES if segments or name != "segment"]
+    kept = [place for place, name in enumerate(NAMES) if name in names]
+    counts = np.array([each.counts(segments) for each in observations])[:, kept]
+    times = np.array([each.cpu_ns for each in observations])
+    if len(times) <= len(names):
+        raise UnfitError(f"{len(times)} observations are too few for {len(names)} costs")
+    if not (np.isfinite(counts).all() and np.isfinite(times).all() and (times > 0).all()):
+        raise UnfitError("an observation is no positive number")
+
+    def model(at: Array, *given: float) -> Array:
+        return np.asarray(at @ np.array(given), dtype=float)
+
+    start = np.full(len(names), times.min() / 4)
+    try:
+        found, covariance = optimize.curve_fit(
+            model, counts, times, p0=start, sigma=times, bounds=(0, np.inf), max_nfev=10_000
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UnfitError(str(error)) from None
+    errors = np.sqrt(np.diag(covariance))
+    reach = stats.t.ppf((1 + CONFIDENCE) / 2, len(times) - len(names)) * errors
+    scale = np.where(errors > 0, errors, 1)
+    correlation = covariance / np.outer(scale, scale)
+    fitted = model(counts, *found)
+    return Fit(
+        {name: float(value) for name, value in zip(names, found, strict=True)},
+        {n: (float(v - r), float(v + r)) for n, v, r in zip(names, found, reach, strict=True)},
+        [[float(value) for value in row] for row in correlation],
+        [(o.what, o.cpu_ns, float(f)) for o, f in zip(observations, fitted, strict=True)],
+    )
+
+
+def wake_ups(round_trips: Sequence[tuple[int, int]], work_ns: float) -> list[tuple[int, int, int]]:
+    """Wake-ups as a histogram: share, least and most, in nanoseconds.
+
+    A round trip is twice the work and two wake-ups, each drawn for itself. The shares are those with which
+    such sums have the percentiles that were measured.
+    """
+    values = np.array([value for value, _ in round_trips], dtype=float)
+    weights = np.array([count for _, count in round_trips], dtype=float)
+    if not len(values) or weights.sum() <= 0:
+        raise UnfitError("there are no round trips")
+    order = np.argsort(values)
+    values, shares = values[order], np.cumsum(weights[order]) / weights.sum()
+    rest = np.maximum(values - 2 * work_ns, 0.0)
+    least, most = max(rest[0] / 2, 1.0), max(rest[-1], 2.0)
+    edges = np.concatenate([[0.0], np.geomspace(min(least, most / 2), most, BINS)])
+    # The sum of two wake-ups, each evenly distributed in its bin: sixteen pairs of points stand for it.
+    points = edges[:-1, None] + np.diff(edges)[:, None] * (np.arange(4) + 0.5) / 4
+    sums = (points[:, None, :, None] + points[None, :, None, :]).reshape(BINS, BINS, 16)
+    targets = np.unique(np.concatenate([np.linspace(0.02, 0.98, 49), [0.99, 0.995, 0.999]]))
+    places = np.minimum(np.searchsorted(shares, targets), len(rest) - 1)
+    below = (sums[..., None] <= rest[places]).mean(axis=2)
+    expected = shares[places]
+    # Small shares in the tail count as much as large ones in the middle.
+    scale = np.sqrt(np.maximum(1 - expected, 1e-4))
+
+    def off(logits: Array) -> Array:
+        part = np.exp(logits - logits.max())
+        part /= part.sum()
+        seen = np.einsum("i,j,ijk->k", part, part, below)
+        return np.asarray((seen - expected) / scale, dtype=float)
+
+    halves = np.diff(np.interp(edges, rest / 2, shares, left=0.0))
+    solved = optimize.least_squares(off, np.log(np.maximum(halves, 1e-5)), max_nfev=200)
+    part = np.exp(solved.x - solved.x.max())
+    whole = np.rint(part / part.sum() * 1_000_000).astype(int)
+    bins = zip(whole, np.rint(edges[:-1]), np.rint(edges[1:]), strict=True)
+    return [(int(share), int(low), int(high)) for share, low, high in bins if share > 0]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Interruptions of a processor at random times: their mean distance, and their lengths."""
+
+    interval_ns: int
+    lengths: list[tuple[int, int, int]]
+
+
+def noise(detours: Sequence[Sequence[tuple[int, int]]], seconds: float) -> Noise | None:
+    """The noise of processors that were watched for so long each; None if there was none."""
+    lengths = np.array([length for each in detours for _, length in each], dtype=float)
+    if not len(lengths):
+        return None
+    edges = np.geomspace(lengths.min(), max(lengths.max(), lengths.min() + 1), BINS + 1)
+    edges[0], edges[-1] = np.floor(edges[0]), np.ceil(edges[-1])
+    counts, _ = np.histogram(lengths, edges)
+    kept = [
+        (int(count), round(low), round(high))
+        for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+        if count
+    ]
+    return Noise(round(seconds * 1e9 * len(detours) / len(lengths)), kept)
