@@ -19,6 +19,7 @@ from netacc_lab.sim import (
     runs,
     units,
 )
+from netacc_lab.sim.cli import main
 from netacc_lab.sim.model import Placement, Topology
 from netacc_lab.sim.topology import build
 
@@ -251,6 +252,31 @@ def test_profiles_may_be_files(write: Write, tmp_path: Path) -> None:
     (run, *_) = runs(write(("[measure]", stack)))
     assert run.resolved["processors"]["costs"]["wake_up_ns"] == 7000
     assert run.profiles["stack"] == "mine.toml"
+
+
+def test_files_on_the_command_line_are_of_the_working_folder(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Breaks if a profile named by --set is looked for beside the scenario."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine.toml").write_text((paths.profiles_folder() / "kernel-tcp.toml").read_text())
+    scenario = write(("[measure]", '[host]\nprofile = "two-cores"\n[stack]\nkind = "kernel-tcp"\n[measure]'))
+    monkeypatch.chdir(elsewhere)
+    settings = ["--set", "stack.profile=mine.toml", "--set", "stack.system-call=100ns,200ns"]
+    assert main(["run", str(scenario), "--dry-run", *settings]) == 0
+    assert capsys.readouterr().out.startswith("4 runs")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"kind = ", b'kind = "stack"\n', None])
+def test_bad_profiles_are_refused(write: Write, tmp_path: Path, content: bytes | None) -> None:
+    """Breaks if a file that is no profile ends in a trace, or its name is not in the message."""
+    bad = tmp_path / "bad.toml"
+    bad.mkdir() if content is None else bad.write_bytes(content)
+    stack = '[host]\nprofile = "two-cores"\n[stack]\nkind = "kernel-tcp"\nprofile = "bad.toml"\n[measure]'
+    with pytest.raises(ScenarioError) as caught:
+        runs(write(("[measure]", stack)))
+    assert all(line.startswith(str(bad)) for line in str(caught.value).splitlines())
 
 
 def test_units() -> None:
