@@ -21,6 +21,7 @@ from netacc_lab.sim import (
 )
 from netacc_lab.sim.cli import main
 from netacc_lab.sim.model import Placement, Topology
+from netacc_lab.sim.rate_control import USERS
 from netacc_lab.sim.topology import build
 
 from tests.sim.conftest import Write
@@ -82,6 +83,36 @@ WRONG = [
     (('"roce-100g"', '"free"'), "device.profile", "is of a host"),
     (('"roce-100g"', '"roce-100g"\nmtu = "4KiB"\nwindow = "8KiB"'), "device.window", "no effect unless"),
     (('"roce-100g"', '"roce-100g"\nrate-control = "dcqcn-paper"'), "topology.switch.ecn", "must be true"),
+    (
+        ('"roce-100g"', '"roce-100g"\nswift-target = "9us"'),
+        "device.swift-target",
+        "unless rate-control is swift",
+    ),
+    (
+        ('"roce-100g"', '"roce-100g"\nrate-control = "timely"\ndcqcn-hyper = "1Gbit/s"'),
+        "device.dcqcn-hyper",
+        "unless rate-control is dcqcn-paper or dcqcn-hpcc",
+    ),
+    (
+        ('"roce-100g"', '"roce-100g"\nrate-control = "timely"\ntimely-low = "500us"'),
+        "device.timely-low",
+        "not below timely-high",
+    ),
+    (
+        ('"roce-100g"', '"roce-100g"\nrate-control = "timely"\ntimely-decrease = "101%"'),
+        "device.timely-decrease",
+        "at most 100%",
+    ),
+    (
+        ('"roce-100g"', '"roce-100g"\nrate-control = "swift"\nswift-min-window-milli = 256000'),
+        "device.swift-min-window",
+        "not below swift-max-window",
+    ),
+    (
+        ('"roce-100g"', '"roce-100g"\nrate-control = "dcqcn-paper"\ndcqcn-gain-shift = 31'),
+        "device.dcqcn-gain-shift",
+        "less than or equal to 30",
+    ),
     (("connections = 4", "connections = 0"), "workload.0.connections", "greater than or equal to 1"),
     (("connections = 4", 'connections = 4\nrate = "1k/s"'), "workload.0.rate", "has no effect"),
     (("connections = 4", 'connections = 4\narrival = "open"'), "workload.0.rate", "is missing"),
@@ -190,14 +221,26 @@ def test_a_sweep_is_checked_before_it_runs(write: Write) -> None:
 def test_declared_parameters_reach_the_resolved_form(write: Write, table: str) -> None:
     """Breaks if a parameter that a model declares cannot be set, or its value gets lost."""
     key = {"device": "device", "switch": "topology.switch"}[table]
-    other = {"count": 77, "factor": 0.25, "time": "77ns", "size": "90kB", "share": "77ppm"}
+    other = {
+        "count": 77,
+        "rate": "90kbit/s",
+        "factor": 0.25,
+        "time": "400us",
+        "size": "90kB",
+        "share": "77ppm",
+    }
     for each in declared.TABLES[table]:
         if each.name in ("rate-control", "window"):
             continue
         value = other.get(each.unit, each.choices[-1] if each.choices else not each.default)
-        resolved = runs(write(), sweep={f"{key}.{each.name}": [value]})[0].resolved
+        if each.greatest and each.unit == "count":
+            value = min(value, each.greatest)
+        others = {}
+        if each.section in USERS:
+            others = {"device.rate-control": [USERS[each.section][0]], "topology.switch.ecn": [True]}
+        resolved = runs(write(), sweep={f"{key}.{each.name}": [value], **others})[0].resolved
         objects = {**resolved["device"], "switch": resolved["network"]["switch"]}
-        expected = {"time": 77, "size": 90_000, "share": 77}.get(each.unit, value)
+        expected = {"time": 400_000, "size": 90_000, "rate": 90_000, "share": 77}.get(each.unit, value)
         assert objects[each.section][each.key] == expected, each.name
 
 
@@ -327,4 +370,4 @@ def test_profiles_are_valid(kind: str) -> None:
         assert all(len(sourced.source) > 5 for sourced in profile.values.values())
         if kind == "device":
             profiles.device(name, Scenario.model_fields["device"].default, "-")
-    assert resolve.FORMAT == 3
+    assert resolve.FORMAT == 4

@@ -62,7 +62,7 @@ pub struct Parameter {
     pub greatest: Option<u64>,
     /// The permitted words of a [`Unit::Choice`].
     pub choices: &'static [&'static str],
-    /// The default, in the unit.
+    /// The default, in the unit. Null where the value may be missing, and is by default.
     pub default: Value,
     /// The description.
     pub description: &'static str,
@@ -135,6 +135,25 @@ impl Quantity for f64 {
 
     fn decode(value: &Value) -> Option<f64> {
         value.as_f64()
+    }
+}
+
+/// A value that may be missing, where something else decides about it.
+impl<T: Quantity> Quantity for Option<T> {
+    const UNIT: Unit = T::UNIT;
+    const GREATEST: Option<u64> = T::GREATEST;
+    const CHOICES: &'static [&'static str] = T::CHOICES;
+
+    fn encode(&self) -> Value {
+        self.as_ref().map_or(Value::Null, T::encode)
+    }
+
+    fn decode(value: &Value) -> Option<Option<T>> {
+        if value.is_null() {
+            Some(None)
+        } else {
+            T::decode(value).map(Some)
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use crate::{Parameter, Quantity, Unit};
 #[doc(hidden)]
 pub use serde;
 
-/// Declares a struct of parameters: `/// description`, then `name: Type = default;` or `name: Type = default, at least N;`.
+/// Declares a struct of parameters: `/// description`, then `name: Type = default;` or `name: Type = default, at least N, at most M;`, of which
+/// either bound may be left out.
 ///
 /// Fields after `beside` are no parameters: the program sets them, and JSON does not have them.
 #[macro_export]
@@ -17,7 +18,7 @@ macro_rules! parameters {
     (
         $(#[$attribute:meta])*
         pub struct $name:ident {
-            $( $(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr $(, at least $least:literal)?; )*
+            $( $(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr $(, at least $least:literal)? $(, at most $most:literal)?; )*
         }
         $(
             beside {
@@ -44,6 +45,7 @@ macro_rules! parameters {
                     $crate::macros::declare(
                         stringify!($field),
                         [$($least,)? 0][0],
+                        [$(Some($most),)? None][0],
                         concat!($($doc),+).trim_ascii(),
                         &default.$field,
                     )
@@ -120,7 +122,13 @@ const SUFFIXES: [(&str, Unit); 3] = [("_bytes", Unit::Size), ("_bps", Unit::Rate
 const MILLION: u64 = 1_000_000;
 
 /// The declaration of a field.
-pub fn declare<T: Quantity>(field: &str, least: u64, description: &'static str, default: &T) -> Parameter {
+pub fn declare<T: Quantity>(
+    field: &str,
+    least: u64,
+    most: Option<u64>,
+    description: &'static str,
+    default: &T,
+) -> Parameter {
     let suffix = SUFFIXES.iter().find(|(suffix, _)| T::UNIT == Unit::Count && field.ends_with(suffix));
     let (name, unit) = match suffix {
         Some((suffix, unit)) => (field.trim_end_matches(suffix), *unit),
@@ -131,7 +139,7 @@ pub fn declare<T: Quantity>(field: &str, least: u64, description: &'static str, 
         key: if matches!(unit, Unit::Time | Unit::Distribution) { format!("{field}_ns") } else { field.to_owned() },
         unit,
         least,
-        greatest: if unit == Unit::Share { Some(MILLION) } else { T::GREATEST },
+        greatest: most.or(if unit == Unit::Share { Some(MILLION) } else { T::GREATEST }),
         choices: T::CHOICES,
         default: default.encode(),
         description,

@@ -40,6 +40,7 @@ mod rate;
 mod receive;
 mod requester;
 mod responder;
+mod round_trip;
 mod transmit;
 
 pub use commands::{Command, CommandTimes};
@@ -47,4 +48,4 @@ pub use config::{local_ack_timeout, Costs, NicConfig, Recovery};
 pub use events::Events;
 pub use nic::{ControlEvent, Counters, Nic, Placement, SendRequest, Target};
 pub use packet::{Body, Control, Datagram, NakReason, NodeId, Packet, Segment, Verb, Words};
-pub use rate::{DcqcnConfig, RateConfig, RateControl};
+pub use rate::{DcqcnChanges, DcqcnConfig, Progress, RateConfig, RateControl, SwiftConfig, TimelyConfig};

@@ -144,6 +144,11 @@ impl<S: Station> Network<S> {
         self.queues.iter().fold((0, 0), |(d, m), q| (d + q.dropped, m + q.marked))
     }
 
+    /// Bytes that wait in the switch for the port of a station; 0 without a switch.
+    pub fn queued_bytes(&self, index: usize) -> u64 {
+        self.queues.get(index).map_or(0, |queue| queue.bytes)
+    }
+
     /// Cuts the cable of a station, or repairs it. Packets in flight still arrive.
     pub fn set_cut(&mut self, index: usize, cut: bool) {
         let count = self.stations.len();

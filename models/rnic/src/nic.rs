@@ -207,7 +207,7 @@ impl Nic {
 
     /// A queue pair that is not connected. `None`: there are too many.
     pub fn create_qp(&mut self) -> Option<QueuePairId> {
-        let rate = self.config.rate_control.build(self.config.line_rate_bps);
+        let rate = self.config.rate_control.build(self.config.line_rate_bps, self.config.mtu_bytes);
         self.qps.insert(QueuePair::new(rate), self.config.max_queue_pairs)
     }
 
@@ -406,6 +406,7 @@ impl Nic {
             Ok(false) => {}
             Ok(true) => {
                 self.counters.timeouts += 1;
+                qp.rate.handle_timeout(self.now);
                 self.activate(id);
             }
             Err(_) => self.fail(id, CompletionStatus::RetryExceeded, true),

@@ -1,13 +1,15 @@
 //! A queue pair: its halves, its completions, and the table it is kept in.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use netacc_device::{Instant, QueuePairId, WorkCompletion};
 
 use crate::packet::NodeId;
-use crate::rate::RateControl;
+use crate::rate::{Progress, RateControl};
 use crate::requester::Requester;
 use crate::responder::Responder;
+use crate::round_trip::RoundTrips;
 
 /// A completion, when the host can see it, and what polling it frees.
 #[derive(Debug)]
@@ -40,6 +42,7 @@ pub(crate) struct QueuePair {
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
     pub(crate) rate: Box<dyn RateControl>,
+    pub(crate) round_trips: RoundTrips,
     /// Rate control: no packet before this time.
     pub(crate) paced_until: Instant,
     /// Posts are not seen before this time.
@@ -61,6 +64,7 @@ impl QueuePair {
             requester: Requester::default(),
             responder: Responder::default(),
             rate,
+            round_trips: RoundTrips::default(),
             paced_until: Instant::ZERO,
             deferred_until: Instant::ZERO,
             queued: false,
@@ -78,6 +82,20 @@ impl QueuePair {
         match self.life {
             Life::Connected { node, qp } => Some((node, qp)),
             Life::Idle | Life::Dead => None,
+        }
+    }
+
+    /// Everything below `expected` has arrived.
+    pub(crate) fn acknowledge(&mut self, expected: u64, now: Instant, timeout: Duration) {
+        let packets = self.requester.acknowledge(expected, now, timeout);
+        self.progress(packets, now);
+    }
+
+    /// So many packets were acknowledged for the first time.
+    pub(crate) fn progress(&mut self, packets: u64, now: Instant) {
+        if packets > 0 {
+            let round_trip = self.round_trips.handle_acknowledged(self.requester.first_missing(), now);
+            self.rate.handle_progress(now, Progress { packets, round_trip });
         }
     }
 

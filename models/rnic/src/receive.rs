@@ -78,7 +78,7 @@ impl Nic {
             }
             Body::Ack { expected } => {
                 if let Some(qp) = self.qps.get_mut(id) {
-                    qp.requester.acknowledge(expected, self.now, self.config.retry_timeout);
+                    qp.acknowledge(expected, self.now, self.config.retry_timeout);
                 }
                 self.after_acknowledgement(id);
             }
@@ -201,6 +201,7 @@ impl Nic {
     fn receive_nak(&mut self, id: QueuePairId, expected: u64, reason: NakReason) {
         let now = self.now;
         let Some(qp) = self.qps.get_mut(id) else { return };
+        let missing = qp.requester.first_missing();
         let (outcome, status) = match reason {
             NakReason::Sequence { kept } => {
                 (qp.requester.handle_gap(expected, kept, now, &self.config), CompletionStatus::RetryExceeded)
@@ -218,6 +219,7 @@ impl Nic {
                 (Err(crate::requester::Exhausted), CompletionStatus::RemoteError)
             }
         };
+        qp.progress(qp.requester.first_missing() - missing, now);
         self.after_acknowledgement(id);
         if outcome.is_err() {
             self.fail(id, status, true);

@@ -149,11 +149,18 @@ impl Requester {
         again
     }
 
-    /// Everything below `expected` has arrived. Numbers that were never sent, or are old, are not believed.
-    pub(crate) fn acknowledge(&mut self, expected: u64, now: Instant, timeout: Duration) {
+    /// The first packet that is not acknowledged.
+    pub(crate) fn first_missing(&self) -> u64 {
+        self.una
+    }
+
+    /// Everything below `expected` has arrived: how many packets that is more than before. Numbers that were never sent, or
+    /// are old, are not believed.
+    pub(crate) fn acknowledge(&mut self, expected: u64, now: Instant, timeout: Duration) -> u64 {
         if expected <= self.una || expected > self.next {
-            return;
+            return 0;
         }
+        let packets = expected - self.una;
         self.una = expected;
         (self.retries, self.rnr_retries) = (0, 0);
         // The peer does not have a packet that it kept and then refused because it had no receive.
@@ -162,6 +169,7 @@ impl Requester {
             self.resend = None;
         }
         self.deadline = (self.una < self.next).then(|| now + timeout);
+        packets
     }
 
     /// The oldest request, if all of it is acknowledged.
@@ -358,7 +366,9 @@ mod tests {
                             requester.sent(psn, now, config.retry_timeout);
                         }
                     }
-                    Step::Ack(expected) => requester.acknowledge(expected, now, config.retry_timeout),
+                    Step::Ack(expected) => {
+                        requester.acknowledge(expected, now, config.retry_timeout);
+                    }
                     Step::Gap(expected, kept) => {
                         let _ = requester.handle_gap(expected, kept, now, &config);
                     }

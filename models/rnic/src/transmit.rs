@@ -77,6 +77,9 @@ impl Nic {
         let placeable = self.config.recovery == crate::Recovery::SelectiveRepeat;
         let body = Body::Data { psn, ack_request, segment };
         let packet = Packet::new((self.node, id), peer, body, placeable);
+        if ack_request && self.config.rate_control.measures() {
+            qp.round_trips.handle_sent(psn, self.now, again);
+        }
         qp.rate.handle_sent(self.now, packet.wire_bytes);
         if let Some(bps) = qp.rate.rate_bps(self.now) {
             let gap = u64::from(packet.wire_bytes) * 8 * 1_000_000_000 / bps.max(1);

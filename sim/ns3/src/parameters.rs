@@ -57,10 +57,13 @@ fn nic_sections() -> impl Iterator<Item = Section> {
 }
 
 fn spec(parameter: Parameter) -> AttributeSpec {
+    // ns-3's numbers and times are always there, so one that may be missing is JSON.
+    let may_be_missing = parameter.default.is_null();
     AttributeSpec {
         name: attribute_name(&parameter),
         description: parameter.description.into(),
         form: match parameter.unit {
+            _ if may_be_missing => AttributeForm::Word,
             Unit::Factor => AttributeForm::Factor,
             Unit::Switch => AttributeForm::Flag,
             // No NIC or switch has one: as JSON.
@@ -90,6 +93,8 @@ fn text(value: &Value) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
+    use netacc_rnic::{DcqcnConfig, RateConfig};
+
     use super::*;
 
     // Breaks if a parameter gets the value of another one on its way through ns-3's attributes, or loses its default.
@@ -106,6 +111,12 @@ mod tests {
         parameters.values[place] = "30".into();
         let config = nic_config(&parameters).expect("is permitted");
         assert_eq!(config.costs.context_miss, std::time::Duration::from_nanos(30));
+        let gain = specs.iter().position(|s| s.name == "DcqcnGainShift").expect("is declared");
+        let control = specs.iter().position(|s| s.name == "RateControl").expect("is declared");
+        parameters.values[gain] = "4".into();
+        parameters.values[control] = "dcqcn-paper".into();
+        let changed = DcqcnConfig { gain_shift: 4, ..DcqcnConfig::paper() };
+        assert_eq!(nic_config(&parameters).map(|c| c.rate_control), Ok(RateConfig::Dcqcn(changed)));
         parameters.values.pop();
         assert!(matches!(nic_config(&parameters), Err(ParameterError(_))));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use netacc_host::ProcessorConfig;
 use netacc_modelled::Interrupts;
 use netacc_parameters::{choice, parameters, Parameter, Parameters};
-use netacc_rnic::{CommandTimes, Costs, DcqcnConfig, NicConfig, RateConfig};
+use netacc_rnic::{CommandTimes, Costs, DcqcnChanges, DcqcnConfig, NicConfig, RateConfig, SwiftConfig, TimelyConfig};
 use serde::{Deserialize, Serialize};
 
 parameters! {
@@ -47,6 +47,10 @@ choice! {
         DcqcnPaper = "dcqcn-paper",
         /// DCQCN with the parameters of the HPCC authors.
         DcqcnHpcc = "dcqcn-hpcc",
+        /// TIMELY: a rate by the gradient of round trips.
+        Timely = "timely",
+        /// After Swift: a window by the distance of round trips from a target.
+        Swift = "swift",
     }
 }
 
@@ -88,6 +92,12 @@ pub struct Device {
     pub commands: CommandTimes,
     /// Pacing of queue pairs.
     pub pacing: Pacing,
+    /// Changes of DCQCN's parameters.
+    pub dcqcn: DcqcnChanges,
+    /// Parameters of TIMELY.
+    pub timely: TimelyConfig,
+    /// Parameters of the control after Swift.
+    pub swift: SwiftConfig,
     /// The driver.
     pub driver: Driver,
 }
@@ -98,8 +108,10 @@ impl Device {
         let rate_control = match self.pacing.rate_control {
             RateControl::None => RateConfig::Unlimited,
             RateControl::FixedWindow => RateConfig::FixedWindow { bytes: self.pacing.window_bytes },
-            RateControl::DcqcnPaper => RateConfig::Dcqcn(DcqcnConfig::paper()),
-            RateControl::DcqcnHpcc => RateConfig::Dcqcn(DcqcnConfig::hpcc(line_rate_bps)),
+            RateControl::DcqcnPaper => RateConfig::Dcqcn(DcqcnConfig::paper().with(&self.dcqcn)),
+            RateControl::DcqcnHpcc => RateConfig::Dcqcn(DcqcnConfig::hpcc(line_rate_bps).with(&self.dcqcn)),
+            RateControl::Timely => RateConfig::Timely(self.timely.clone()),
+            RateControl::Swift => RateConfig::Swift(self.swift.clone()),
         };
         let (costs, commands) = (self.costs.clone(), self.commands.clone());
         NicConfig { line_rate_bps, rate_control, costs, commands, ..self.nic.clone() }
@@ -142,6 +154,9 @@ pub fn sections() -> Vec<Section> {
         of::<Costs>("device", "costs"),
         of::<CommandTimes>("device", "commands"),
         of::<Pacing>("device", "pacing"),
+        of::<DcqcnChanges>("device", "dcqcn"),
+        of::<TimelyConfig>("device", "timely"),
+        of::<SwiftConfig>("device", "swift"),
         of::<Driver>("device", "driver"),
         of::<Switch>("switch", "switch"),
         of::<ProcessorConfig>("stack", "costs"),

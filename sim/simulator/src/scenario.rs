@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::parameters::{Device, Switch};
 
 /// Version of the format.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// An error in a resolved scenario.
 #[derive(Debug, thiserror::Error)]

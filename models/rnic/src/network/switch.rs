@@ -47,7 +47,7 @@ pub(super) struct Queue {
     pub(super) marked: u64,
     config: SwitchConfig,
     packets: VecDeque<Packet>,
-    bytes: u64,
+    pub(super) bytes: u64,
     rng: SplitMix64,
 }
 

@@ -5,3 +5,4 @@ mod congestion;
 mod delivery;
 mod failures;
 mod pair;
+mod steady;

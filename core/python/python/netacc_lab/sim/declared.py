@@ -71,7 +71,8 @@ def model(table: str, base: type[BaseModel], *, optional: bool = False) -> type[
     for each in TABLES[table]:
         kind, text = each.annotation(), each.description
         if optional:
-            text = f"{text} Default: {describe(each.unit, each.default)}."
+            if each.default is not None:
+                text = f"{text} Default: {describe(each.unit, each.default)}."
             fields[each.field] = (kind | None, Field(default=None, description=text))
         else:
             fields[each.field] = (kind, Field(default=each.default, description=text))

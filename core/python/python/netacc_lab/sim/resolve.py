@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from netacc_lab.sim import buffers, costs, declared, profiles
+from netacc_lab.sim import buffers, costs, declared, profiles, rate_control
 from netacc_lab.sim.errors import ScenarioError, from_validation, refuse
 from netacc_lab.sim.model import (
     DeviceValues,
@@ -36,7 +36,7 @@ from netacc_lab.sim.topology import Graph, build
 UDP_HEADERS = 28
 
 #: Of the resolved form.
-FORMAT = 3
+FORMAT = 4
 
 Resolved = dict[str, Any]
 
@@ -163,13 +163,7 @@ def _parts(scenario: Scenario, graph: Graph, file: Path) -> tuple[list[int], lis
 
 
 def _device(device: DeviceValues, scenario: Scenario, file: Path) -> Resolved:
-    control = device.rate_control
-    if scenario.device.window is not None and control != "fixed-window":
-        raise refuse(file, "device.window", "has no effect unless rate-control is fixed-window")
-    if control == "fixed-window" and device.window is None:
-        raise refuse(file, "device.window", "is missing: fixed-window needs it")
-    if control in ("dcqcn-paper", "dcqcn-hpcc") and not scenario.topology.switch.ecn:
-        raise refuse(file, "topology.switch.ecn", f"must be true: {control} needs switches that mark")
+    rate_control.check(device, scenario, file)
     return declared.resolved("device", device)
 
 
