@@ -15,6 +15,9 @@ USERS = {
     "swift": ("swift",),
 }
 
+#: Lengths of Swift's, in thousandths of a packet and in packets, of which the first is below the second.
+SWIFT_ORDER = (("swift_min_window", "swift_max_window"), ("swift_scaling_min", "swift_scaling_max"))
+
 
 def check(device: DeviceValues, scenario: Scenario, file: Path) -> None:
     """Raises ScenarioError where a value has no effect, is missing, or does not fit another one."""
