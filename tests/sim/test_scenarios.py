@@ -244,6 +244,29 @@ def test_declared_parameters_reach_the_resolved_form(write: Write, table: str) -
         assert objects[each.section][each.key] == expected, each.name
 
 
+def test_keys_can_be_unset(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """Breaks if a key that is unset keeps its value or its sweep, or a key that is not there is accepted."""
+    file = write(("[measure]", '[sweep]\n"topology.delay" = ["1us", "2us"]\n[measure]'))
+    assert len(runs(file)) == 4
+    # Two hosts of clients need two connections, so they go as well.
+    with pytest.raises(ScenarioError, match="1 are fewer than 2 clients"):
+        runs(file, unset=["workload.0.connections"])
+    one = [{"client": 1, "server": 0, "connections": 1}]
+    found = runs(file, sweep={"workload.0.clients": [1]}, unset=["topology.delay", "workload.0.connections"])
+    assert [run.resolved["network"]["links"][0]["delay_ns"] for run in found] == [500, 500]
+    assert found[0].resolved["groups"][0]["clients"] == one
+    for key in ("topology.lenght", "workload.1.connections", "stack.kind"):
+        with pytest.raises(ScenarioError, match=f"{key}: cannot be unset"):
+            runs(file, unset=[key])
+    arguments = ["sweep", str(file), "--dry-run", "--unset", "topology.delay"]
+    changed = ["--set", "workload.0.connections=2", "--unset", "workload.0.depth"]
+    assert main([*arguments, "--set", "workload.0.connections=2"]) == 0
+    assert capsys.readouterr().out.startswith("2 runs")
+    assert main([*arguments, *changed]) == 2
+    assert main([*arguments, "--set", "topology.delay=1us"]) == 2
+    assert "is given to --set, too" in capsys.readouterr().err
+
+
 VARYING: list[tuple[object, object]] = [
     ("1.5us", 1500),
     ({"exponential": "2us"}, {"exponential": 2000}),

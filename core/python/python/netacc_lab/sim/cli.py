@@ -64,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         command = add(name, {"run": _run, "sweep": _sweep, "report": _report}[name], text)
         command.add_argument("scenario", help="a TOML file, or the name of a ready one (netacc sim list)")
         command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE[,VALUE...]")
+        command.add_argument(
+            "--unset", action="append", default=[], metavar="KEY", help="leave out a key that the file sets"
+        )
         command.add_argument("--seeds", help="FROM..TO or A,B,C; else the scenario's")
         command.add_argument(
             "--dry-run", action="store_true", help="check, count runs and events, and run nothing"
@@ -155,15 +158,20 @@ def _report(options: argparse.Namespace) -> int:
 def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> Study | None:
     """The study; None for a dry run, which is printed here."""
     file = find(options.scenario)
-    scenario = resolve.check(resolve.read(file), file)
-    axes = {**(scenario.sweep if sweep is None else sweep), **_settings(options)}
+    unset = options.unset
+    scenario = resolve.check(resolve.without(resolve.read(file), unset, file), file)
+    settings = _settings(options)
+    for key in unset:
+        if key in settings:
+            raise refuse("--unset", key, "is given to --set, too")
+    axes = {**(scenario.sweep if sweep is None else sweep), **settings}
     seeds = _seeds(options)
     if options.ranks != 1:
         raise refuse("--ranks", "", NO_RANKS)
     if options.jobs is not None and options.jobs < 1:
         raise refuse("--jobs", "", f"{options.jobs} runs at a time: at least 1")
     if options.dry_run:
-        runs = resolve.runs(file, sweep=axes, seeds=seeds)
+        runs = resolve.runs(file, sweep=axes, seeds=seeds, unset=unset)
         events = sum(estimate.events(run.resolved) for run in runs)
         seconds = sum(estimate.seconds(run.resolved) for run in runs)
         if options.json:
@@ -171,7 +179,7 @@ def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> S
         else:
             print(f"{len(runs)} runs, about {events:,} events, about {seconds:,.0f} s of one processor")
         return None
-    one = len(resolve.runs(file, sweep=axes, seeds=seeds)) == 1
+    one = len(resolve.runs(file, sweep=axes, seeds=seeds, unset=unset)) == 1
     shown = _Shown()
     engine: Engine
     if one and not options.cluster:
@@ -179,7 +187,15 @@ def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> S
     else:
         engine = DaskEngine(jobs=options.jobs, address=options.cluster)
     try:
-        return study(file, sweep=axes, seeds=seeds, engine=engine, folder=options.runs, progress=shown.runs)
+        return study(
+            file,
+            sweep=axes,
+            seeds=seeds,
+            unset=unset,
+            engine=engine,
+            folder=options.runs,
+            progress=shown.runs,
+        )
     finally:
         shown.close()
 

@@ -11,7 +11,7 @@ import copy
 import csv
 import itertools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,18 @@ def check(raw: Mapping[str, Any], file: Path) -> Scenario:
 
 
 def runs(
-    file: Path, *, sweep: Mapping[str, list[Any]] | None = None, seeds: list[int] | None = None
+    file: Path,
+    *,
+    sweep: Mapping[str, list[Any]] | None = None,
+    seeds: list[int] | None = None,
+    unset: Sequence[str] = (),
 ) -> list[Run]:
     """All runs of a scenario: each point of the sweep with each seed. All are checked before any is returned.
 
-    `sweep` is the file's own unless it is given; an empty one is no sweep.
+    `sweep` is the file's own unless it is given; an empty one is no sweep. Keys of `unset` are left
+    out of the file.
     """
-    raw = read(file)
+    raw = without(read(file), unset, file)
     scenario = check(raw, file)
     axes = scenario.sweep if sweep is None else sweep
     found = []
@@ -98,6 +103,25 @@ def runs(
         }
         found += [Run(file.stem, point, seed, {**resolved, "seed": seed}, names) for seed in used]
     return found
+
+
+def without(tables: dict[str, Any], keys: Sequence[str], file: Path) -> dict[str, Any]:
+    """The tables without some dotted keys, and without the sweeps of these."""
+    left = copy.deepcopy(tables)
+    for key in keys:
+        swept = left.get("sweep", {}).pop(key, None) is not None
+        at: Any = left
+        *parents, last = key.split(".")
+        for part in parents:
+            if isinstance(at, list):
+                at = at[int(part)] if part.isdigit() and int(part) < len(at) else None
+            else:
+                at = at.get(part) if isinstance(at, dict) else None
+        if isinstance(at, dict) and last in at:
+            del at[last]
+        elif not swept:
+            raise refuse(file, key, "cannot be unset: the file does not set it")
+    return left
 
 
 def _set(tables: dict[str, Any], key: str, value: object, file: Path) -> None:
@@ -459,4 +483,4 @@ def _targets(
     return [number] if kind == "link" else graph.links_of(nodes[number])
 
 
-__all__ = ["FORMAT", "Resolved", "Run", "ScenarioError", "check", "read", "resolve", "runs"]
+__all__ = ["FORMAT", "Resolved", "Run", "ScenarioError", "check", "read", "resolve", "runs", "without"]

@@ -10,7 +10,7 @@ The same from Python, a notebook and `netacc sim`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -206,17 +206,19 @@ def study(
     *,
     sweep: Mapping[str, list[Any]] | None = None,
     seeds: list[int] | None = None,
+    unset: Sequence[str] = (),
     engine: Engine | None = None,
     folder: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Study:
     """Makes the runs of a scenario that are not there yet, and reads all of them.
 
+    Keys of `unset` are left out of the file.
     Without `sweep` the file's own is done; `{}` is none. Interrupted, it goes on when
     asked again.
     """
     file = find(scenario)
-    runs = resolve.runs(file, sweep=sweep, seeds=seeds)
+    runs = resolve.runs(file, sweep=sweep, seeds=seeds, unset=unset)
     question = str(resolve.read(file)["question"])
     # Workers may have another working folder.
     store = Store((folder or paths.runs_folder()).resolve())
@@ -246,4 +248,5 @@ def study(
         recorded = store.find(key)
         if recorded:
             point.runs.append(recorded)
-    return Study(file.stem, question, list(points.values()), failures, file, file.read_text())
+    text = "".join(f"# without {key}\n" for key in unset) + file.read_text()
+    return Study(file.stem, question, list(points.values()), failures, file, text)
