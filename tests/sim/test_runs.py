@@ -48,6 +48,24 @@ def test_a_run_is_the_same_twice(write: Write, tmp_path: Path) -> None:
         assert run.histogram("get").get_total_count() == run.meta["groups"][0]["samples"] > 100
 
 
+@pytest.mark.usefixtures("runs")
+def test_a_graph_has_its_bottleneck(write: Write) -> None:
+    """Breaks if packets do not take the links of a graph: all go over one of 1 Gbit/s in the middle."""
+    graph = (
+        'kind = "graph"\nhosts = 3\nswitches = 2\nlink = [{ ends = ["host:0", "switch:0"] }, '
+        '{ ends = ["host:1", "switch:1"] }, { ends = ["host:2", "switch:1"] }, '
+        '{ ends = ["switch:0", "switch:1"], rate = "1Gbit/s" }]\n'
+    )
+    file = write(
+        ('kind = "star"\nhosts = 3\n', graph),
+        ('request = "64B"\nresponse = "1KiB"', 'kind = "streaming"\nrequest = "16KiB"'),
+        ('duration = "1ms"', 'duration = "20ms"'),
+    )
+    (point,) = study(file, seeds=[1], engine=SerialEngine()).points
+    rate = point.metrics("get")["bytes_per_s"].value
+    assert rate is not None and 0.9 * 125e6 < rate < 125e6
+
+
 @pytest.mark.parametrize("anchor", ["tcp", "memory"])
 def test_links_carry_the_bytes(write: Write, runs: Path, anchor: str) -> None:
     """Breaks if connections stay on TCP, on either kind of TCP, or are on unused queue pairs."""

@@ -267,6 +267,60 @@ def test_keys_can_be_unset(write: Write, capsys: pytest.CaptureFixture[str]) -> 
     assert "is given to --set, too" in capsys.readouterr().err
 
 
+GRAPH = """kind = "graph"
+hosts = 3
+switches = 2
+link = [
+    { ends = ["host:0", "switch:0"] },
+    { ends = ["host:1", "switch:1"] },
+    { ends = ["switch:1", "host:2"], delay = "3us" },
+    { ends = ["switch:0", "switch:1"], rate = "1Gbit/s", loss = "1%" },
+]
+"""
+
+
+def test_a_graph_is_as_it_is_given(write: Write) -> None:
+    """Breaks if a link of a graph gets lost, or other properties than its own or the topology's."""
+    file = write(('kind = "star"\nhosts = 3\n', GRAPH))
+    network = runs(file)[0].resolved["network"]
+    usual = {"rate_bps": 25 * 10**9, "delay_ns": 1000, "loss_ppm": 0}
+    assert (network["hosts"], network["switches"]) == (3, 2)
+    assert network["links"] == [
+        {"a": 0, "b": 3, **usual},
+        {"a": 1, "b": 4, **usual},
+        {"a": 4, "b": 2, **usual, "delay_ns": 3000},
+        {"a": 3, "b": 4, **usual, "rate_bps": 10**9, "loss_ppm": 10_000},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "message"),
+    [
+        (("switch:0", "switch:2"), "topology.link.0", "there is no switch:2: the last is switch:1"),
+        (('"switch:0", "switch:1"', '"switch:0", "switch:0"'), "topology.link.3", "with itself"),
+        (('"host:1", "switch:1"', '"host:1", "host:2"'), "topology.link.1", "leads to a switch"),
+        (
+            ('"host:1", "switch:1"', '"host:0", "switch:0"'),
+            "topology.link.1",
+            "the same two as topology.link.0",
+        ),
+        (('"host:1", "switch:1"', '"host:0", "switch:1"'), "topology.link", "host:0 has 2 links"),
+        (("hosts = 3", "hosts = 4"), "topology.link", "host:3 has 0 links"),
+        (("switches = 2", "switches = 3"), "topology.link", "nothing leads from host:0 to switch:2"),
+        (("switches = 2\n", ""), "topology.switches", "is missing: graph needs it"),
+        (("hosts = 3", 'hosts = 3\nplacement = "spread"'), "topology.placement", "has no effect on graph"),
+        (('"host:0"', '"rack:0"'), "topology.link.0.ends", "should match pattern"),
+    ],
+)
+def test_wrong_graphs_are_refused(write: Write, change: tuple[str, str], key: str, message: str) -> None:
+    """Breaks if a graph that no network can be is accepted, or its message names another link."""
+    assert change[0] in GRAPH
+    file = write(('kind = "star"\nhosts = 3\n', GRAPH.replace(*change, 1)))
+    with pytest.raises(ScenarioError) as caught:
+        runs(file)
+    assert f"{key}" in str(caught.value) and message in str(caught.value), caught.value
+
+
 VARYING: list[tuple[object, object]] = [
     ("1.5us", 1500),
     ({"exponential": "2us"}, {"exponential": 2000}),

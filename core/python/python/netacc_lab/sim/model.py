@@ -45,11 +45,27 @@ class Switches(declared.model("switch", Strict)):  # type: ignore[misc]
     """Every switch."""
 
 
+End = Annotated[str, Field(pattern=r"^(host|switch):\d+$")]
+
+
+class GraphLink(Strict):
+    """A link of a graph."""
+
+    ends: Annotated[list[End], Field(min_length=2, max_length=2)] = Field(description="host:N and switch:N")
+    rate: Rate | None = Field(default=None, description="else the topology's")
+    delay: Duration | None = Field(default=None, description="else the topology's")
+    loss: Share | None = Field(
+        default=None, description="each way; else the topology's at a host, none between switches"
+    )
+
+
 class Topology(Strict):
     """Hosts, switches and links."""
 
-    kind: Literal["direct", "star", "leaf-spine", "fat-tree"]
-    hosts: Count | None = Field(default=None, description="star: hosts around the switch")
+    kind: Literal["direct", "star", "leaf-spine", "fat-tree", "graph"]
+    hosts: Count | None = Field(default=None, description="star: hosts around the switch; graph: hosts")
+    switches: Count | None = Field(default=None, description="graph")
+    link: list[GraphLink] | None = Field(default=None, description="graph: each host has one, to a switch")
     racks: Count | None = Field(default=None, description="leaf-spine: racks, each with one switch")
     hosts_per_rack: Count | None = Field(default=None, description="leaf-spine")
     spines: Count | None = Field(default=None, description="leaf-spine")

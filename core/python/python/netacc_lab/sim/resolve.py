@@ -472,7 +472,9 @@ def _targets(
     number = int(text)
     nodes = {
         "host": [*parts[0], *parts[1]],
-        "rack": [graph.hosts + rack for rack in range(len(graph.racks))] if graph.switches else [],
+        "rack": [graph.hosts + rack for rack in range(len(graph.racks))]
+        if graph.named_racks and graph.switches
+        else [],
         "spine": graph.tops,
         "core": graph.tops,
         "switch": list(range(graph.hosts, graph.hosts + graph.switches)),

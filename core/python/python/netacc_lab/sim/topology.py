@@ -37,6 +37,8 @@ class Graph:
     #: Switches that join racks: spines of two tiers, cores of a fat tree.
     tops: list[int] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
+    #: Whether racks have names in a scenario.
+    named_racks: bool = True
 
     def links_of(self, node: int) -> list[int]:
         """Numbers of the links that end there."""
@@ -64,15 +66,16 @@ def build(topology: Topology, file: Path | str) -> Graph:
         "star": {"hosts"},
         "leaf-spine": {"racks", "hosts_per_rack", "spines"},
         "fat-tree": {"k"},
+        "graph": {"hosts", "switches", "link"},
     }
-    for name in ("hosts", "racks", "hosts_per_rack", "spines", "k"):
+    for name in ("hosts", "racks", "hosts_per_rack", "spines", "k", "switches", "link"):
         key = f"topology.{name.replace('_', '-')}"
         given = getattr(topology, name) is not None
         if given and name not in needs[topology.kind]:
             raise refuse(file, key, f"has no effect on {topology.kind}")
         if not given and name in needs[topology.kind]:
             raise refuse(file, key, f"is missing: {topology.kind} needs it")
-    flat = topology.kind in ("direct", "star")
+    flat = topology.kind in ("direct", "star", "graph")
     for name in ("uplink_rate", "uplink_delay", "oversubscription", "placement"):
         if flat and name in topology.model_fields_set:
             raise refuse(file, f"topology.{name.replace('_', '-')}", f"has no effect on {topology.kind}")
@@ -92,6 +95,63 @@ def build(topology: Topology, file: Path | str) -> Graph:
             if (topology.k or 0) % 2:
                 raise refuse(file, "topology.k", f"{topology.k} is not even")
             return _fat_tree(topology)
+        case "graph":
+            return _graph(topology, file)
+
+
+def _graph(topology: Topology, file: Path | str) -> Graph:
+    """Links as they are given. Hosts take part in the order of their numbers."""
+    hosts, switches = topology.hosts or 0, topology.switches or 0
+    graph = Graph(hosts, switches, [list(range(hosts))], [[0]], named_racks=False)
+    joined: dict[frozenset[int], int] = {}
+    for number, link in enumerate(topology.link or []):
+        key = f"topology.link.{number}"
+        a, b = (_node(end, hosts, switches, key, file) for end in link.ends)
+        if a == b:
+            raise refuse(file, key, f"joins {link.ends[0]} with itself")
+        if max(a, b) < hosts:
+            raise refuse(
+                file, key, f"joins {link.ends[0]} with {link.ends[1]}: a host's link leads to a switch"
+            )
+        first = joined.setdefault(frozenset((a, b)), number)
+        if first != number:
+            raise refuse(file, key, f"joins the same two as topology.link.{first}")
+        rate = topology.rate if link.rate is None else link.rate
+        delay = topology.delay if link.delay is None else link.delay
+        usual = topology.loss if min(a, b) < hosts else 0
+        graph.links.append(Link(a, b, rate, delay, usual if link.loss is None else link.loss))
+    for host in range(hosts):
+        count = len(graph.links_of(host))
+        if count != 1:
+            raise refuse(file, "topology.link", f"host:{host} has {count} links, and needs one")
+    apart = _unreached(graph)
+    if apart:
+        name = f"host:{apart[0]}" if apart[0] < hosts else f"switch:{apart[0] - hosts}"
+        raise refuse(file, "topology.link", f"nothing leads from host:0 to {name}")
+    return graph
+
+
+def _node(end: str, hosts: int, switches: int, key: str, file: Path | str) -> int:
+    """The number of an end of a link."""
+    kind, _, text = end.partition(":")
+    number, count = int(text), hosts if kind == "host" else switches
+    if number >= count:
+        raise refuse(file, key, f"there is no {end}: the last is {kind}:{count - 1}")
+    return number if kind == "host" else hosts + number
+
+
+def _unreached(graph: Graph) -> list[int]:
+    """Nodes that nothing leads to from the first one."""
+    neighbours: dict[int, list[int]] = {node: [] for node in range(graph.hosts + graph.switches)}
+    for link in graph.links:
+        neighbours[link.a].append(link.b)
+        neighbours[link.b].append(link.a)
+    reached, waiting = {0}, [0]
+    while waiting:
+        found = set(neighbours[waiting.pop()]) - reached
+        reached |= found
+        waiting += found
+    return [node for node in neighbours if node not in reached]
 
 
 def _racks(topology: Topology, racks: int, per_rack: int) -> Graph:
