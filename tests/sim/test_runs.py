@@ -19,7 +19,9 @@ from netacc_lab.sim import (
     engine,
     estimate,
     paths,
+    report,
     resolve,
+    slowdown,
     stats,
     study,
     tables,
@@ -29,6 +31,7 @@ from netacc_lab.sim.runner import Done, Task, make
 from netacc_lab.sim.store import Code
 
 from tests.sim.conftest import Write
+from tests.sim.test_scenarios import flow_scenario
 
 
 def test_a_run_is_the_same_twice(write: Write, tmp_path: Path) -> None:
@@ -46,6 +49,24 @@ def test_a_run_is_the_same_twice(write: Write, tmp_path: Path) -> None:
         rows = (run.folder / "samples.csv").read_text().splitlines()
         assert len(rows) == run.meta["answered"] + 1
         assert run.histogram("get").get_total_count() == run.meta["groups"][0]["samples"] > 100
+
+
+@pytest.mark.usefixtures("runs")
+def test_flows_alone_take_what_an_empty_network_takes(write: Write, tmp_path: Path) -> None:
+    """Breaks if the ideal is another network's, or slowdowns of flows that meet are those of flows alone."""
+    lines = [f"{n % 2} 2 3 100 {size} {2 + n / 10**4}" for n, size in enumerate((100, 4000, 30_000, 60_000))]
+    alone = flow_scenario(write, "\n".join(["4", *lines]))
+    (point,) = study(alone, seeds=[1], engine=SerialEngine()).points
+    found = slowdown.slowdowns(point.runs[0])
+    assert [each.most_bytes for each in found] == [100, 4000, 30_000, 60_000]
+    assert all(0.95 < each.p50 < 1.3 for each in found), found
+    together = [f"{n} 2 3 100 60000 2.0" for n in (0, 1)]
+    meeting = study(flow_scenario(write, "\n".join(["2", *together])), seeds=[1], engine=SerialEngine())
+    slow = slowdown.slowdowns(meeting.points[0].runs[0])
+    # Each gets half of the receiver's link.
+    assert max(each.p50 for each in slow) > 1.5 * found[-1].p50, slow
+    report.write(meeting, tmp_path / "page.html")
+    assert f"<td>{slow[-1].p99:.2f}</td>" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.usefixtures("runs")

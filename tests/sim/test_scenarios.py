@@ -321,6 +321,58 @@ def test_wrong_graphs_are_refused(write: Write, change: tuple[str, str], key: st
     assert f"{key}" in str(caught.value) and message in str(caught.value), caught.value
 
 
+def flow_scenario(write: Write, text: str, *changes: tuple[str, str]) -> Path:
+    """The small scenario with flows in place of its workload."""
+    old = 'clients = 2\nconnections = 4\nrequest = "64B"\nresponse = "1KiB"'
+    memory = ("[measure]", '[stack]\nanchor = "memory"\n\n[measure]')
+    file = write((old, 'kind = "flows"\nflows = "flow.txt"'), memory, *changes)
+    (file.parent / "flow.txt").write_text(text)
+    return file
+
+
+def test_flows_are_those_of_the_file(write: Write) -> None:
+    """Breaks if a flow has other ends, bytes or another time than its line, or the first is late."""
+    file = flow_scenario(write, "2\n0 1 3 100 5000 2.0001\n2 1 3 100 70000 2.000000\n")
+    (group,) = runs(file)[0].resolved["groups"]
+    assert [(c["client"], c["server"]) for c in group["clients"]] == [(2, 1), (0, 1)]
+    assert group["arrival"]["flows"] == [(100_000, 70_000), (200_000, 5_000)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0 1 3 100 5000 2.0\n", "line 1: is not the number of flows"),
+        ("2\n0 1 3 100 5000 2.0\n", "2 flows, but 1 lines"),
+        ("1\n0 1 3 5000 2.0\n", "flow 0: has 5 fields"),
+        ("1\n0 1 3 100 many 2.0\n", "is no number"),
+        ("1\n0 3 3 100 5000 2.0\n", "from host 0 to host 3: two of 0 to 2"),
+        ("1\n1 1 3 100 5000 2.0\n", "from host 1 to host 1"),
+        ("1\n0 1 3 100 0 2.0\n", "has 0 bytes"),
+        ("1\n0 1 3 100 1 nan\n", "starts at nan"),
+        ("2\n0 1 3 100 1 2.0\n0 1 3 100 1 2.001\n", "ends before the last flow starts, 1000000ns"),
+    ],
+)
+def test_wrong_flows_are_refused(write: Write, text: str, message: str) -> None:
+    """Breaks if a line that is no flow is accepted, or the message does not say which."""
+    with pytest.raises(ScenarioError) as caught:
+        runs(flow_scenario(write, text))
+    assert message in str(caught.value)
+
+
+def test_keys_that_flows_do_not_use_are_refused(write: Write) -> None:
+    """Breaks if a key without effect on flows is accepted, or flows that would go over TCP are."""
+    text = "1\n0 1 3 100 5000 2.0\n"
+    for change, message in (
+        (('"flow.txt"', '"flow.txt"\nclients = 2'), "workload.0.clients: has no effect"),
+        (('anchor = "memory"', 'anchor = "tcp"'), "stack.anchor: must be memory"),
+        (('flows = "flow.txt"', ""), "workload.0.flows: is missing"),
+    ):
+        with pytest.raises(ScenarioError, match=message):
+            runs(flow_scenario(write, text, change))
+    with pytest.raises(ScenarioError, match=r"workload.0.clients: is missing"):
+        runs(write(("clients = 2\n", "")))
+
+
 VARYING: list[tuple[object, object]] = [
     ("1.5us", 1500),
     ({"exponential": "2us"}, {"exponential": 2000}),

@@ -108,7 +108,7 @@ impl Scenario {
                     request: request.clone(),
                     response: response.clone(),
                     requests_per_connection: group.requests_per_connection,
-                    arrival: arrival(&group.arrival),
+                    arrival: arrival(&group.arrival, number as usize),
                     start: at(group.start_ns + offset),
                     until: Some(until),
                     count: group.count,
@@ -140,7 +140,8 @@ fn pause(pause: Pause) -> netacc_rpc::Pause {
     }
 }
 
-fn arrival(arrival: &Arrival) -> netacc_rpc::Arrival {
+/// Of the connection with this number in its group.
+fn arrival(arrival: &Arrival, number: usize) -> netacc_rpc::Arrival {
     match arrival {
         Arrival::Closed { depth, think } => netacc_rpc::Arrival::Closed { depth: *depth, think: pause(*think) },
         Arrival::Open { interval } => netacc_rpc::Arrival::Open { interval: pause(*interval) },
@@ -151,6 +152,14 @@ fn arrival(arrival: &Arrival) -> netacc_rpc::Arrival {
                 response_bytes: *response_bytes,
             };
             netacc_rpc::Arrival::Trace(requests.iter().map(recorded).collect())
+        }
+        Arrival::Flows { flows } => {
+            let recorded = |(ns, request_bytes): &(u64, u32)| Recorded {
+                at: at(*ns),
+                request_bytes: *request_bytes,
+                response_bytes: 1,
+            };
+            netacc_rpc::Arrival::Trace(flows.get(number).map(recorded).into_iter().collect())
         }
     }
 }

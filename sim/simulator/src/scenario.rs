@@ -229,6 +229,11 @@ pub enum Arrival {
         /// In order of time.
         requests: Vec<(u64, u32, u32)>,
     },
+    /// One request of each connection, in their order: its time and its bytes. The response is one byte.
+    Flows {
+        /// As many as there are connections.
+        flows: Vec<(u64, u32)>,
+    },
 }
 
 /// A link changes, both ways.
@@ -310,6 +315,9 @@ impl Scenario {
             "a fault names a link that does not exist, or sets an invalid rate or loss",
         )?;
         refuse(self.groups.is_empty(), "there is no group of connections")?;
+        let connections = |g: &Group| g.clients.iter().map(|c| c.connections as usize).sum::<usize>();
+        let unlike = |g: &Group| matches!(&g.arrival, Arrival::Flows { flows } if flows.len() != connections(g));
+        refuse(self.groups.iter().any(unlike), "a group has as many flows as connections")?;
         let mut names: Vec<&str> = self.groups.iter().map(|g| g.name.as_str()).collect();
         names.sort_unstable();
         refuse(names.windows(2).any(|w| w[0] == w[1]), "two groups have one name")?;

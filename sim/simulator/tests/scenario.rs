@@ -109,3 +109,14 @@ fn invalid_values_are_refused() {
     let refused = parse(&scenario).expect("checked later").run().err().expect("talks to itself");
     assert!(refused.to_string().contains("is not valid"), "{refused}");
 }
+
+// Breaks if a flow gets lost, or one without a connection is accepted.
+#[test]
+fn each_flow_has_a_connection() {
+    let mut value = smallest();
+    value["groups"][0]["arrival"] = serde_json::json!({"kind": "flows", "flows": [[5, 10], [6, 20], [7, 30]]});
+    assert!(Scenario::parse(&value.to_string()).is_ok());
+    value["groups"][0]["arrival"]["flows"] = serde_json::json!([[5, 10]]);
+    let refused = Scenario::parse(&value.to_string()).expect_err("one flow for three connections").to_string();
+    assert!(refused.contains("as many flows as connections"), "{refused}");
+}

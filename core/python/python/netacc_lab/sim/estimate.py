@@ -39,6 +39,11 @@ def events(resolved: Resolved) -> int:
         serial = max(sizes) * 8e9 / rate
         if arrival["kind"] == "trace":
             requests = float(len(arrival["requests"]) * connections)
+        elif arrival["kind"] == "flows":
+            requests = float(connections)
+            packets = (
+                sum(-(-size // device["nic"]["mtu_bytes"]) + 1 for _, size in arrival["flows"]) / connections
+            )
         elif arrival["kind"] == "open":
             requests = each * connections * span / arrival["interval"]["mean_ns"]
         else:

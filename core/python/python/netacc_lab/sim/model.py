@@ -212,14 +212,16 @@ class Workload(Strict):
         "streaming",
         "short-connections",
         "trace-replay",
+        "flows",
         "datagrams",
     ] = Field(
         default="request-response",
-        description="datagrams: UDP, one datagram for a request; answered if there is a response, else a "
+        description="flows: each line of a file is a message between two hosts; datagrams: UDP, "
+        "one datagram for a request; answered if there is a response, else a "
         "closed loop sends the next when the call is over that has sent the one before",
     )
     servers: Count = 1
-    clients: Count = Field(description="hosts with clients")
+    clients: Count | None = Field(default=None, description="hosts with clients; flows: their file has them")
     connections: Count = Field(
         default=1,
         description="in all, spread evenly over the clients' hosts; short-connections: clients",
@@ -247,6 +249,9 @@ class Workload(Strict):
         description="requests of each at most; short-connections: connections of each client",
     )
     trace: str | None = Field(default=None, description="trace-replay: a CSV file beside the scenario")
+    flows: str | None = Field(
+        default=None, description="flows: a file beside the scenario, as HPCC's flow.txt"
+    )
     start: Duration = 0
     service: Duration | None = Field(default=None, description="the server's own work for a request")
     client_service: Duration | None = Field(default=None, description="the client's own work for an answer")

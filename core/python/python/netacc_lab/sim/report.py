@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from netacc_lab.sim import stats, units
+from netacc_lab.sim import slowdown, stats, units
 from netacc_lab.sim.columns import COLUMNS, columns, text_of
 from netacc_lab.sim.study import Point, Study
 
@@ -42,6 +42,7 @@ def write(study: Study, path: Path) -> None:
             )
     heads = "".join(f"<th>{head}</th>" for head in ("point", "group", *headings.values()))
     plots = "".join(f"<h2>{html.escape(title)}</h2>{_image(figure)}" for title, figure in _figures(study))
+    slow = "".join(_slowdowns(point) for point in study.points)
     notes = "".join(f'<p class="bad">{html.escape(note)}.</p>' for note in study.notes())
     runs = sum(len(point.runs) for point in study.points)
     versions = sorted({run.meta["code_version"] for point in study.points for run in point.runs})
@@ -51,7 +52,7 @@ def write(study: Study, path: Path) -> None:
 <p>{html.escape(study.name)}: {runs} runs, simulated. Intervals: {stats.CONFIDENCE:.0%}, over seeds.
 Code {html.escape(", ".join(versions))}.</p>
 <p>Seeds: {", ".join(map(str, study.seeds()))}. Profiles: {html.escape(_profiles(study))}.</p>
-{notes}<table><tr>{heads}</tr>{"".join(rows)}</table>{plots}
+{notes}<table><tr>{heads}</tr>{"".join(rows)}</table>{slow}{plots}
 <h2>The scenario</h2><pre>{html.escape(study.text)}</pre></body></html>"""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)
@@ -68,6 +69,21 @@ def _figures(study: Study) -> list[tuple[str, Figure]]:
     if any((run.folder / "samples.csv").exists() for point in study.points for run in point.runs):
         figures.append(("Rate over time, of the first seed", _over_time(study.points)))
     return figures
+
+
+def _slowdowns(point: Point) -> str:
+    """The slowdown of the flows of a point's first run, by size."""
+    rows = "".join(
+        f"<tr><td>{each.most_bytes:,}</td><td>{each.flows}</td>"
+        f"<td>{each.p50:.2f}</td><td>{each.p95:.2f}</td><td>{each.p99:.2f}</td></tr>"
+        for each in slowdown.slowdowns(point.runs[0])
+    )
+    if not rows:
+        return ""
+    names = ("bytes up to", "flows", "p50", "p95", "p99")
+    heads = "".join(f"<th>{name}</th>" for name in names)
+    title = f"Slowdown of flows, of the first seed: {point.label}"
+    return f"<h2>{html.escape(title)}</h2><table><tr>{heads}</tr>{rows}</table>"
 
 
 def _profiles(study: Study) -> str:

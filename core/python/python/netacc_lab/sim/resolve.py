@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from netacc_lab.sim import buffers, costs, declared, profiles, rate_control
+from netacc_lab.sim import buffers, costs, declared, flows, profiles, rate_control
 from netacc_lab.sim.errors import ScenarioError, from_validation, refuse
 from netacc_lab.sim.model import (
     DeviceValues,
@@ -161,7 +161,7 @@ def resolve(scenario: Scenario, file: Path) -> Resolved:
         "device": resolved_device,
         "stack": stack,
         "processors": _processors(scenario, file),
-        "groups": [_group(number, scenario, parts, file) for number in range(len(scenario.workload))],
+        "groups": [_group(number, scenario, graph, parts, file) for number in range(len(scenario.workload))],
         "faults": _faults(scenario, graph, parts, file),
         "measure": {
             "warmup_ns": measure.warmup,
@@ -176,8 +176,14 @@ def resolve(scenario: Scenario, file: Path) -> Resolved:
 
 def _parts(scenario: Scenario, graph: Graph, file: Path) -> tuple[list[int], list[int]]:
     """The hosts of servers and of clients."""
-    servers = max(w.servers for w in scenario.workload)
-    clients = max(w.clients for w in scenario.workload)
+    placed = [w for w in scenario.workload if w.kind != "flows"]
+    for number, workload in enumerate(scenario.workload):
+        if workload.kind != "flows" and workload.clients is None:
+            raise refuse(file, f"workload.{number}.clients", f"is missing: {workload.kind} needs it")
+    if not placed:
+        return [], list(range(graph.hosts))
+    servers = max(w.servers for w in placed)
+    clients = max(w.clients or 0 for w in placed)
     placement = scenario.topology.placement
     order = graph.in_order(placement)
     if servers + clients > len(order):
@@ -278,9 +284,15 @@ def _work_factor(scenario: Scenario, host: profiles.HostValues) -> float:
     return host.work_factor if chosen is None else chosen
 
 
-def _group(number: int, scenario: Scenario, parts: tuple[list[int], list[int]], file: Path) -> Resolved:
+def _group(
+    number: int, scenario: Scenario, graph: Graph, parts: tuple[list[int], list[int]], file: Path
+) -> Resolved:
     workload = scenario.workload[number]
     key = f"workload.{number}"
+    if workload.kind == "flows":
+        return _flows(workload, scenario, graph, key, file)
+    if workload.flows is not None:
+        raise refuse(file, f"{key}.flows", f"has no effect: the workload is {workload.kind}")
     short = workload.kind == "short-connections"
     if workload.requests_per_connection is not None and not short:
         text = f"has no effect: connections of {workload.kind} last"
@@ -316,6 +328,39 @@ def _group(number: int, scenario: Scenario, parts: tuple[list[int], list[int]], 
         "count": workload.count or (1 if incast else None),
         "service_ns": _service(workload, scenario, key, file),
         "client_service_ns": _client_service(workload, scenario, key, file),
+    }
+
+
+def _flows(workload: Workload, scenario: Scenario, graph: Graph, key: str, file: Path) -> Resolved:
+    for name in sorted(workload.model_fields_set - {"name", "kind", "flows"}):
+        raise refuse(file, f"{key}.{name.replace('_', '-')}", "has no effect: the file has the flows")
+    if workload.flows is None:
+        raise refuse(file, f"{key}.flows", "is missing: flows needs it")
+    if scenario.stack.kind is StackKind.NETACC and scenario.stack.anchor != "memory":
+        text = "must be memory: a flow is its connection's only request, and would go over TCP"
+        raise refuse(file, "stack.anchor", text)
+    found = flows.read(file.parent / workload.flows, graph.hosts)
+    measure = scenario.measure
+    if found[-1].start_ns >= measure.duration:
+        text = f"ends before the last flow starts, {found[-1].start_ns}ns after the first"
+        raise refuse(file, "measure.duration", text)
+    one = [{"weight": 1, "min_bytes": 1, "max_bytes": 1}]
+    return {
+        "name": workload.name,
+        "clients": [{"client": each.src, "server": each.dst, "connections": 1} for each in found],
+        "request": one,
+        "response": one,
+        "requests_per_connection": None,
+        "datagrams": None,
+        "arrival": {
+            "kind": "flows",
+            "flows": [(measure.warmup + each.start_ns, each.bytes) for each in found],
+        },
+        "start_ns": 0,
+        "start_spread_ns": 0,
+        "count": None,
+        "service_ns": 0,
+        "client_service_ns": 0,
     }
 
 
