@@ -70,6 +70,33 @@ def test_flows_alone_take_what_an_empty_network_takes(write: Write, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("runs")
+def test_ports_are_written_down(write: Write, tmp_path: Path) -> None:
+    """Breaks if a port's queue, bytes or pauses are another one's, or are not in the report."""
+    file = write(
+        ("hosts = 3", 'hosts = 3\n\n[topology.switch]\npfc = true\npfc-xoff = "20kB"\npfc-xon = "10kB"'),
+        ('rate = "25Gbit/s"\ndelay = "1us"', ""),
+        ("[topology]", '[topology]\nrate = "25Gbit/s"\ndelay = "1us"'),
+        ('request = "64B"\nresponse = "1KiB"', 'kind = "incast"\nrequest = "64KiB"'),
+        ("seeds = [1, 2]", 'seeds = [1]\nports = true\nprogress = "1us"'),
+    )
+    assert main(["report", str(file), "--out", str(tmp_path)]) == 0
+    rows = pq.read_table(tmp_path / "small-ports.parquet").to_pylist()
+    (run,) = Store(paths.runs_folder()).all()
+    network = run.meta["network"]
+    last = {(row["node"], row["peer"]): row for row in rows}
+    # Clients are hosts 1 and 2; the switch is node 3. Queues are at its port to the server.
+    queues = [
+        max(row["queue_bytes"] for row in rows if row["node"] == 3 and row["peer"] == n) for n in range(3)
+    ]
+    assert max(queues[1:]) < queues[0] <= network["max_queue_bytes"]
+    assert sum(row["pauses"] for row in last.values()) == network["pauses"] > 0
+    assert last[1, 3]["sent_bytes"] > 2 * 65_536 > last[0, 3]["sent_bytes"]
+    assert {row["node"] for row in rows if row["paused"]} <= {1, 2}
+    assert any(row["paused"] for row in rows) and last[3, 0]["queue_bytes"] == 0
+    assert "Ports over time" in (tmp_path / "small.html").read_text()
+
+
+@pytest.mark.usefixtures("runs")
 def test_a_graph_has_its_bottleneck(write: Write) -> None:
     """Breaks if packets do not take the links of a graph: all go over one of 1 Gbit/s in the middle."""
     graph = (

@@ -132,6 +132,7 @@ RnicPort::Send(const RnicFrame& frame)
     NS_LOG_FUNCTION(this << frame.head.src << frame.head.dst << frame.head.wire_bytes);
     NS_ASSERT_MSG(IsReady(), "the port is not ready");
     m_busy = true;
+    m_sentBytes += frame.head.wire_bytes;
     m_txTrace(frame);
     // Whole nanoseconds without an error that adds up: what rounding takes from one frame the next one has more.
     uint64_t owed = uint64_t{frame.head.wire_bytes} * 8 * 1000000000 + m_remainder;
@@ -197,6 +198,7 @@ RnicPort::SetPaused(bool paused)
     {
         return;
     }
+    m_pauses += paused && !m_paused ? 1 : 0;
     m_paused = paused;
     m_pauseTrace(paused);
     if (!paused && !m_busy && !m_ready.IsNull())
@@ -210,6 +212,24 @@ RnicPort::GetPauseDelay() const
 {
     uint64_t ns = uint64_t{PAUSE_FRAME_BYTES} * 8 * 1000000000 / m_rate.GetBitRate();
     return NanoSeconds(ns) + m_delay;
+}
+
+uint64_t
+RnicPort::GetSentBytes() const
+{
+    return m_sentBytes;
+}
+
+bool
+RnicPort::IsPaused() const
+{
+    return m_paused;
+}
+
+uint64_t
+RnicPort::GetPauses() const
+{
+    return m_pauses;
 }
 
 uint64_t

@@ -77,6 +77,15 @@ class RnicPort : public Object
     /// \return how long a pause frame of the other end takes to get here
     Time GetPauseDelay() const;
 
+    /// \return bytes of frames whose sending has begun
+    uint64_t GetSentBytes() const;
+
+    /// \return whether the peer has paused us
+    bool IsPaused() const;
+
+    /// \return how often the peer has paused us
+    uint64_t GetPauses() const;
+
     /// \return frames that were lost on the link
     uint64_t GetLost() const;
 
@@ -114,6 +123,8 @@ class RnicPort : public Object
     bool m_cut;             //!< the wire is cut
     bool m_paused;          //!< by priority flow control
     uint64_t m_lost;        //!< frames lost so far
+    uint64_t m_sentBytes{0}; //!< of frames whose sending has begun
+    uint64_t m_pauses{0};   //!< pauses by the peer so far
     Callback<void, const RnicFrame&> m_receiver;    //!< the other end
     Callback<void> m_ready;                         //!< the owner
     TracedCallback<const RnicFrame&> m_txTrace;     //!< a frame begins

@@ -279,6 +279,12 @@ RnicSwitch::GetMaxQueueBytes() const
 }
 
 uint64_t
+RnicSwitch::GetQueueBytes(uint32_t index) const
+{
+    return m_outputs.at(index).bytes;
+}
+
+uint64_t
 RnicSwitch::GetForwarded(uint32_t index) const
 {
     return m_outputs.at(index).forwarded;

@@ -104,6 +104,12 @@ class RnicSwitch : public Object
 
     /**
      * \param index a port
+     * \return bytes that wait there
+     */
+    uint64_t GetQueueBytes(uint32_t index) const;
+
+    /**
+     * \param index a port
      * \return frames it has sent
      */
     uint64_t GetForwarded(uint32_t index) const;

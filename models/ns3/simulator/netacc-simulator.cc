@@ -40,11 +40,19 @@ class Watch
     /**
      * \param recording the recording of the run
      * \param fleet the hosts
+     * \param network the network
+     * \param ports is given the state of every port at each tick, if it is open
      * \param tickNs the time between ticks
      */
-    Watch(netacc::Recording& recording, netacc::Fleet& fleet, uint64_t tickNs)
+    Watch(netacc::Recording& recording,
+          netacc::Fleet& fleet,
+          const ScenarioNetwork& network,
+          std::ofstream& ports,
+          uint64_t tickNs)
         : m_recording(recording),
           m_fleet(fleet),
+          m_network(network),
+          m_ports(ports),
           m_tick(NanoSeconds(tickNs))
     {
         Simulator::Schedule(m_tick, &Watch::Check, this);
@@ -62,6 +70,10 @@ class Watch
     {
         auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
         m_state = m_recording.tick(m_fleet, now);
+        if (m_ports.is_open())
+        {
+            m_network.WritePorts(m_ports, now);
+        }
         std::cout << std::string(m_recording.progress(m_fleet, now, Simulator::GetEventCount())) << std::endl;
         if (m_state != netacc::RunState::Going)
         {
@@ -73,6 +85,8 @@ class Watch
 
     netacc::Recording& m_recording;                     //!< the recording of the run
     netacc::Fleet& m_fleet;                             //!< the hosts
+    const ScenarioNetwork& m_network;                   //!< the network
+    std::ofstream& m_ports;                             //!< the table of ports
     Time m_tick;                                        //!< time between ticks
     netacc::RunState m_state{netacc::RunState::Going}; //!< state of the run
 };
@@ -160,11 +174,22 @@ main(int argc, char* argv[])
         ScenarioNetwork network(spec, fleet);
         code = ERROR;
         auto recording = netacc::new_recording(*scenario, rust::Str(folder));
-        Watch watch(*recording, fleet->GetModel(), spec.tick_ns);
+        std::ofstream ports;
+        if (spec.sample_ports)
+        {
+            ports.open(folder + "/ports.csv");
+            ScenarioNetwork::WritePortsHead(ports);
+        }
+        Watch watch(*recording, fleet->GetModel(), network, ports, spec.tick_ns);
         network.Start();
         Simulator::Run();
         recording->finish(fleet->GetModel(), watch.GetState(), network.GetTotals(), rust::Str(codeVersion), NS3_VERSION);
         code = CodeOf(watch.GetState());
+        if (ports.is_open() && !ports.flush())
+        {
+            std::cerr << "netacc-simulator: cannot write " << folder << "/ports.csv" << std::endl;
+            code = ERROR;
+        }
         Simulator::Destroy();
     }
     catch (const std::exception& e)

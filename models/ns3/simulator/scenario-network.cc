@@ -220,6 +220,31 @@ ScenarioNetwork::Start()
     m_helper.Start();
 }
 
+void
+ScenarioNetwork::WritePortsHead(std::ostream& out)
+{
+    out << "at_ns,link,node,peer,queue_bytes,sent_bytes,paused,pauses\n";
+}
+
+void
+ScenarioNetwork::WritePorts(std::ostream& out, uint64_t nowNs) const
+{
+    for (std::size_t number = 0; number < m_links.size(); number++)
+    {
+        const Link& link = m_links[number];
+        std::array<uint32_t, 2> ends{link.spec.a, link.spec.b};
+        for (std::size_t side = 0; side < 2; side++)
+        {
+            uint32_t node = ends[side];
+            const auto& port = link.ports[side];
+            // What waits at a host is in its NIC's queue pairs, not at the port.
+            uint64_t queue = IsHost(node) ? 0 : m_helper.GetSwitches()[node - m_hosts]->GetQueueBytes(link.indices[side]);
+            out << nowNs << ',' << number << ',' << node << ',' << ends[1 - side] << ',' << queue << ',' << port->GetSentBytes()
+                << ',' << (port->IsPaused() ? 1 : 0) << ',' << port->GetPauses() << '\n';
+        }
+    }
+}
+
 netacc::NetworkTotals
 ScenarioNetwork::GetTotals() const
 {

@@ -11,6 +11,7 @@
 #include "ns3/rnic-tcp.h"
 
 #include <array>
+#include <ostream>
 #include <vector>
 
 namespace ns3
@@ -33,6 +34,19 @@ class ScenarioNetwork
 
     /// Starts every NIC and schedules the faults. Once, before Simulator::Run.
     void Start();
+
+    /**
+     * Writes the first line of a table of ports.
+     * \param out the table
+     */
+    static void WritePortsHead(std::ostream& out);
+
+    /**
+     * Writes the state of every port: a line of the table each.
+     * \param out the table
+     * \param nowNs the time
+     */
+    void WritePorts(std::ostream& out, uint64_t nowNs) const;
 
     /// \return the counters of ports and switches
     netacc::NetworkTotals GetTotals() const;

@@ -222,6 +222,8 @@ mod ffi {
         seed: u64,
         /// How often the simulator calls `tick` of a recording.
         tick_ns: u64,
+        /// At each tick the simulator writes down the state of every port.
+        sample_ports: bool,
         /// Buffer of a TCP socket; 0: memory carries TCP.
         tcp_buffer_bytes: u32,
         /// Bytes of an IP packet of TCP at most.

@@ -42,6 +42,7 @@ impl Scenario {
             switch_settings: switch_settings(&network.switch),
             seed: self.0.seed,
             tick_ns: measure.progress_ns,
+            sample_ports: measure.ports,
             tcp_buffer_bytes: stack.tcp_buffer_bytes,
             tcp_mtu_bytes: stack.tcp_mtu_bytes,
         }

@@ -268,6 +268,8 @@ pub struct Measure {
     pub progress_ns: u64,
     /// Whether each request is written down.
     pub samples: bool,
+    /// Whether the state of each port is written down with each progress report.
+    pub ports: bool,
 }
 
 impl Scenario {

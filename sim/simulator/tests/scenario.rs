@@ -33,7 +33,7 @@ fn smallest() -> serde_json::Value {
         "faults": [],
         "measure": {
             "warmup_ns": 0, "duration_ns": 1000, "drain_ns": 1000, "stall_ns": 1000, "progress_ns": 1000,
-            "samples": false
+            "samples": false, "ports": false
         }
     })
 }

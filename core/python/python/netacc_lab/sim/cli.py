@@ -147,11 +147,13 @@ def _report(options: argparse.Namespace) -> int:
     found = _study(options, None)
     if found is not None:
         # Drawing takes a second to load, which others need not wait for.
-        from netacc_lab.sim import report, tables
+        from netacc_lab.sim import ports, report, tables
 
         report.write(found, options.out / f"{found.name}.html")
         tables.write_points(found.points, options.out / f"{found.name}.parquet")
-        print(f"{options.out / found.name}.html, .parquet", file=sys.stderr)
+        more = ports.write_points(found.points, options.out / f"{found.name}-ports.parquet")
+        names = ".html, .parquet" + (", -ports.parquet" if more else "")
+        print(f"{options.out / found.name}{names}", file=sys.stderr)
     return _print_summary(options, found)
 
 

@@ -288,6 +288,10 @@ class Measure(Strict):
     stall: Span = Field(default=5 * 10**9, description="no progress for so long is a failed run")
     progress: Span | None = Field(default=None, description="time between progress reports; else a hundredth")
     samples: bool = Field(default=True, description="write down each request")
+    ports: bool = Field(
+        default=False,
+        description="write down queue, sent bytes and pauses of each port with each progress report",
+    )
     seeds: Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)] = [1, 2, 3]
 
 

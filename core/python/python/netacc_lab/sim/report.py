@@ -13,9 +13,10 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pyarrow as pa
 from matplotlib.figure import Figure
 
-from netacc_lab.sim import slowdown, stats, units
+from netacc_lab.sim import ports, slowdown, stats, units
 from netacc_lab.sim.columns import COLUMNS, columns, text_of
 from netacc_lab.sim.study import Point, Study
 
@@ -68,7 +69,37 @@ def _figures(study: Study) -> list[tuple[str, Figure]]:
         figures.append((f"Rate by {axes[0]}", _by_value(study.points, axes[0], rates, "thousands a second")))
     if any((run.folder / "samples.csv").exists() for point in study.points for run in point.runs):
         figures.append(("Rate over time, of the first seed", _over_time(study.points)))
+    for point in study.points:
+        table = ports.read(point.runs[0]) if point.runs else None
+        if table is not None:
+            figures.append((f"Ports over time, of the first seed: {point.label}", _ports(table)))
     return figures
+
+
+#: Ports in a plot: those with the longest queues. Arbitrary.
+PORTS = 6
+
+
+def _ports(table: pa.Table) -> Figure:
+    """Queues above, rates below."""
+    figure, (queues, rates) = plt.subplots(2, 1, figsize=(8, 7), sharex=True)
+    columns = {name: table[name].to_numpy() for name in ports.COLUMNS}
+    ends = sorted(set(zip(columns["link"].tolist(), columns["node"].tolist(), strict=True)))
+    chosen = []
+    for link, node in ends:
+        rows = (columns["link"] == link) & (columns["node"] == node)
+        chosen.append((int(columns["queue_bytes"][rows].max()), link, node, rows))
+    for _, _, node, rows in sorted(chosen, key=lambda each: each[:3], reverse=True)[:PORTS]:
+        times = columns["at_ns"][rows] / 1e6
+        label = f"{node} to {columns['peer'][rows][0]}, {columns['pauses'][rows][-1]} pauses"
+        queues.plot(times, columns["queue_bytes"][rows] / 1000, label=label)
+        rates.plot(times[1:], np.diff(columns["sent_bytes"][rows]) * 8e-6 / np.diff(times), label=label)
+    queues.set(ylabel="waiting (kB)", ylim=(0, None))
+    rates.set(xlabel="time (ms)", ylabel="Gbit/s", ylim=(0, None))
+    for axes in (queues, rates):
+        axes.grid(alpha=0.3)
+    queues.legend(fontsize=8)
+    return figure
 
 
 def _slowdowns(point: Point) -> str:
