@@ -152,7 +152,9 @@ def test_a_profile_is_read_and_runs(tmp_path: Path, write: Write, runs: Path) ->
         ('response = "1KiB"', 'response = "64B"'),
         ('duration = "1ms"\nseeds = [1, 2]', 'duration = "300ms"\nseeds = [1]'),
     )
-    p50 = study(scenario, engine=SerialEngine()).points[0].metrics("get")["p50_ns"].value
+    point = study(scenario, engine=SerialEngine()).points[0]
+    assert point.kinds["p99_ns"] == "fitted"
+    p50 = point.metrics("get")["p50_ns"].value
     expected = np.median([value for value, _ in _round_trips(random, "tcp", 10_000)])
     assert p50 == pytest.approx(expected, rel=0.1), "the round trip that it was fitted on"
 

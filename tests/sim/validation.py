@@ -314,9 +314,11 @@ ALLOWED: dict[tuple[str, str], float | None] = {
     ("netacc", "mean"): 0.05,
     ("netacc", "p50"): 0.1,
 }
-#: Kinds of figures. The rates are fitted: TCP's by a segment's cost, NetACC's by a library call's.
-#: The mean is the number of connections divided by the rate.
-KIND = {"rate": "fitted", "mean": "follows from the rate"}
+
+
+def _kind(point: Point, figure: str) -> str:
+    """Whether a figure is fitted, follows from a fitted one, or is predicted."""
+    return point.kinds.get("requests_per_s" if figure == "rate" else f"{figure}_ns", "predicted")
 
 
 def redis(folder: Path) -> list[Row]:
@@ -336,7 +338,7 @@ def redis(folder: Path) -> list[Row]:
             key = (stack, figure)
             name = "answered_per_s" if figure == "rate" else f"{figure}_ns"
             seen = mean(point, "set", name) / (1 if figure == "rate" else 1000)
-            what = f"{stack}: {figure} ({KIND.get(figure, 'predicted')})"
+            what = f"{stack}: {figure} ({_kind(point, figure)})"
             rows.append(Row(what, known, seen, "/s" if figure == "rate" else "us", ALLOWED.get(key)))
     return rows
 
@@ -389,8 +391,7 @@ def gazelle(folder: Path) -> list[Row]:
         for figure, known in published.items():
             name = "answered_per_s" if figure == "rate" else f"{figure}_ns"
             seen = mean(point, "all", name) / (1 if figure == "rate" else 1000)
-            fitted = (stack, command, figure) == ("kernel-tcp", "set", "rate")
-            what = f"{stack} {command}: {figure} ({'fitted' if fitted else 'predicted'})"
+            what = f"{stack} {command}: {figure} ({_kind(point, figure)})"
             allowed = GAZELLE_ALLOWED[stack, figure]
             rows.append(Row(what, known, seen, "/s" if figure == "rate" else "us", allowed))
     return rows

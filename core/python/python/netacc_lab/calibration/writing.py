@@ -166,7 +166,23 @@ def _calibration(measured: Mapping[str, Any], found: Calibrated) -> list[str]:
     if found.stream:
         lines.append("# Processor time of the sender of a GiB, in nanoseconds. It was not fitted on.")
         lines.append(f"stream = {{ measured = {found.stream[0]:.0f}, predicted = {found.stream[1]:.0f} }}")
-    return lines
+    return [*lines, "", *_fitted(found)]
+
+
+def _fitted(found: Calibrated) -> list[str]:
+    """The round trips that wake-ups were fitted on, as a scenario has them."""
+    what = f"netacc calibrate, {found.path}: ping-pong of {SMALL} bytes, one connection"
+    kind = "datagrams" if found.path == "udp" else "request-response"
+    workload = f'kind = "{kind}", clients = 1, connections = 1, request = "{SMALL}B", response = "{SMALL}B"'
+    figures = ["requests_per_s", "mean_ns", "p50_ns", "p90_ns", "p95_ns", "p99_ns", "p999_ns"]
+    return [
+        "[[fitted]]",
+        f"what = {json.dumps(what)}",
+        f"figures = {json.dumps(figures)}",
+        'follows = ["bytes_per_s"]',
+        "host = { server-threads = 1, client-threads = 1 }",
+        f"workload = {{ {workload} }}",
+    ]
 
 
 def host(measured: Mapping[str, Any]) -> str:

@@ -251,6 +251,8 @@ def _print_summary(options: argparse.Namespace, found: Study | None) -> int:
         print(json.dumps(summary))
     else:
         print(f"{found.question}\n\n{table(found)}")
+        if found.kinds():
+            print(f"({found.kinds()})")
         for note in found.notes():
             print(f"note: {note}", file=sys.stderr)
         for failure in failures:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from netacc_lab.sim.stats import Estimate
-from netacc_lab.sim.study import Study
+from netacc_lab.sim.study import Point, Study
 from netacc_lab.sim.units import describe_ns
 
 #: The figures of a table, and their headings.
@@ -46,6 +46,12 @@ def columns(study: Study) -> dict[str, str]:
     return COLUMNS | (SHORT_COLUMNS if short else {}) | (DATAGRAM_COLUMNS if datagrams else {}) | happened
 
 
+def cell(point: Point, name: str, estimate: Estimate | None) -> str:
+    """A figure of a point for people, with its interval, and its kind where it is no prediction."""
+    kind = point.kinds.get(name)
+    return f"{text_of(name, estimate)} ({kind})" if kind else text_of(name, estimate)
+
+
 def text_of(name: str, estimate: Estimate | None) -> str:
     """A figure for people, with its interval; nothing where there is no such figure."""
     if estimate is None:
@@ -77,9 +83,8 @@ def table(study: Study) -> str:
         for group in point.groups():
             metrics = point.metrics(group)
             state = "" if point.status == "complete" else f" ({point.status})"
-            lines.append(
-                [point.label + state, group, *(text_of(name, metrics.get(name)) for name in headings)]
-            )
+            cells = (cell(point, name, metrics.get(name)) for name in headings)
+            lines.append([point.label + state, group, *cells])
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
     return "\n".join("  ".join(line).rstrip() for line in padded)

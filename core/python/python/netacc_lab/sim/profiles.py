@@ -36,6 +36,12 @@ class HostValues(Strict):
     )
 
 
+#: A figure of a group in a study's table.
+Figure = Literal[
+    "requests_per_s", "bytes_per_s", "mean_ns", "p50_ns", "p90_ns", "p95_ns", "p99_ns", "p999_ns"
+]
+
+
 class Residual(Strict):
     """A figure that a profile was fitted on."""
 
@@ -63,6 +69,17 @@ class Calibration(Strict):
     stream: Check | None = None
 
 
+class Fitted(Strict):
+    """A measurement that a profile was fitted on: figures of it are no predictions."""
+
+    what: Annotated[str, Field(min_length=10, description="the measurement, and its source")]
+    figures: Annotated[list[Figure], Field(min_length=1, description="those that the profile was fitted on")]
+    follows: list[Figure] = Field(default=[], description="those that follow from them")
+    workload: dict[str, Any] = Field(description="as in a scenario, but for its name")
+    host: dict[str, Any] = Field(default={}, description="as in a scenario; without a profile, any")
+    stack: dict[str, Any] = Field(default={}, description="as in a scenario; without a kind, any")
+
+
 class Profile(BaseModel):
     """One file of `models/profiles`, or of `netacc calibrate`."""
 
@@ -75,6 +92,7 @@ class Profile(BaseModel):
     what: Annotated[str, Field(min_length=10, description="its meaning, and how far to believe it")]
     values: dict[str, Sourced]
     calibration: Calibration | None = None
+    fitted: list[Fitted] = []
 
     def plain(self) -> dict[str, Any]:
         """The values alone."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from netacc_lab.sim import ports, slowdown, stats, units
-from netacc_lab.sim.columns import COLUMNS, columns, text_of
+from netacc_lab.sim.columns import COLUMNS, cell, columns
 from netacc_lab.sim.study import Point, Study
 
 _STYLE = """
@@ -37,7 +37,8 @@ def write(study: Study, path: Path) -> None:
         for group in point.groups():
             metrics = point.metrics(group)
             bad = "" if point.status == "complete" else f' <span class="bad">{point.status}</span>'
-            cells = "".join(f"<td>{html.escape(text_of(name, metrics.get(name)))}</td>" for name in headings)
+            texts = (cell(point, name, metrics.get(name)) for name in headings)
+            cells = "".join(f"<td>{html.escape(text)}</td>" for text in texts)
             rows.append(
                 f"<tr><td>{html.escape(point.label)}{bad}</td><td>{html.escape(group)}</td>{cells}</tr>"
             )
@@ -53,7 +54,7 @@ def write(study: Study, path: Path) -> None:
 <p>{html.escape(study.name)}: {runs} runs, simulated. Intervals: {stats.CONFIDENCE:.0%}, over seeds.
 Code {html.escape(", ".join(versions))}.</p>
 <p>Seeds: {", ".join(map(str, study.seeds()))}. Profiles: {html.escape(_profiles(study))}.</p>
-{notes}<table><tr>{heads}</tr>{"".join(rows)}</table>{slow}{plots}
+{notes}<p>{html.escape(study.kinds())}</p><table><tr>{heads}</tr>{"".join(rows)}</table>{slow}{plots}
 <h2>The scenario</h2><pre>{html.escape(study.text)}</pre></body></html>"""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)

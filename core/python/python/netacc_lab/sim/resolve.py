@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from netacc_lab.sim import buffers, costs, declared, flows, profiles, rate_control
+from netacc_lab.sim import buffers, costs, declared, fits, flows, profiles, rate_control
 from netacc_lab.sim.errors import ScenarioError, from_validation, refuse
 from netacc_lab.sim.model import (
     DeviceValues,
@@ -51,6 +51,8 @@ class Run:
     resolved: Resolved
     #: The names of the profiles that it takes, by kind.
     profiles: Mapping[str, str] = field(default_factory=dict)
+    #: The kinds of those of its figures that are no predictions, by name: see `fits`.
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -101,7 +103,8 @@ def runs(
             "host": at_point.host.profile,
             "stack": at_point.stack.profile or str(at_point.stack.kind),
         }
-        found += [Run(file.stem, point, seed, {**resolved, "seed": seed}, names) for seed in used]
+        kinds = fits.kinds(tables, resolved, names, file, lambda other: resolve(check(other, file), file))
+        found += [Run(file.stem, point, seed, {**resolved, "seed": seed}, names, kinds) for seed in used]
     return found
 
 

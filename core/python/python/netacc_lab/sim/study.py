@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from netacc_lab.sim import paths, profiles, resolve, stats
+from netacc_lab.sim import fits, paths, profiles, resolve, stats
 from netacc_lab.sim.engine import DaskEngine, Engine, SerialEngine
 from netacc_lab.sim.errors import refuse
 from netacc_lab.sim.runner import Done, Task
@@ -54,6 +54,8 @@ class Point:
     runs: list[Recorded] = field(default_factory=list)
     #: The names of its profiles, by kind.
     profiles: Mapping[str, str] = field(default_factory=dict)
+    #: The kinds of those of its figures that are no predictions, by name: see `fits`.
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -128,6 +130,8 @@ class Study:
                     "status": point.status,
                     "runs": len(point.runs),
                 }
+                for kind in (fits.FITTED, fits.FOLLOWS):
+                    row[kind] = [name for name, of in point.kinds.items() if of == kind]
                 for name, estimate in point.metrics(group).items():
                     row[name] = estimate.value
                     row[f"{name}_low"], row[f"{name}_high"] = estimate.low, estimate.high
@@ -141,6 +145,16 @@ class Study:
             *self._machines(),
             *(note for point in self.points for note in _notes(point)),
         ]
+
+    def kinds(self) -> str:
+        """Which of its figures are predictions; nothing where no call takes time."""
+        if not any(point.takes_time() for point in self.points):
+            return ""
+        if any(point.kinds for point in self.points):
+            return (
+                "fitted: a profile was fitted on this figure; follows: from such a figure; others: predicted"
+            )
+        return "all figures are predicted: no profile was fitted on such a workload"
 
     def _machines(self) -> list[str]:
         """Stacks whose costs are of different machines cannot be ranked."""
@@ -244,7 +258,7 @@ def study(
                 progress(Progress(count, len(tasks), hits, len(failures), time.monotonic() - begun))
     points: dict[str, Point] = {}
     for key, run in zip(keys, runs, strict=True):
-        point = points.setdefault(repr(run.point), Point(run.point, profiles=run.profiles))
+        point = points.setdefault(repr(run.point), Point(run.point, profiles=run.profiles, kinds=run.kinds))
         recorded = store.find(key)
         if recorded:
             point.runs.append(recorded)
