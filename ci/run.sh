@@ -285,7 +285,7 @@ job_studies() { # scenarios, their tools, and simulation against closed forms an
     need_lab
     need_ns3
     need_binaries
-    .venv/bin/python -m pytest tests/sim docs/tutorials/simulation.md "$@"
+    .venv/bin/python -m pytest tests/sim tests/analysis docs/tutorials/simulation.md "$@"
 }
 
 job_validate() { # tables of simulation against closed forms, published results, this machine and SoftRoCE (arguments: only these)

@@ -146,12 +146,9 @@ def schema() -> str:
 def python_api() -> str:
     """Directives that take the Python package's documentation from its code."""
     lines = ["# Python API", ""]
-    for module in ("netacc_lab", "netacc_lab.differential", "netacc_lab.strategies", "netacc_lab.sim"):
-        members = (
-            "   :members:\n   :imported-members:"
-            if module in ("netacc_lab", "netacc_lab.sim")
-            else "   :members:"
-        )
+    whole = ("netacc_lab", "netacc_lab.sim", "netacc_lab.analysis")
+    for module in (*whole, "netacc_lab.differential", "netacc_lab.strategies"):
+        members = "   :members:\n   :imported-members:" if module in whole else "   :members:"
         lines += [f"## {module}", "", "```{eval-rst}", f".. automodule:: {module}", members, "```", ""]
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
-//! `netacc sim` and `netacc calibrate`: what-if studies, and profiles of this machine for them. The tools are in Python
-//! (`netacc_lab.sim`, `netacc_lab.calibration`), where statistics, schedulers and plots are; this finds an interpreter that
-//! has them and becomes it.
+//! `netacc sim`, `netacc calibrate` and `netacc report`: what-if studies, profiles of this machine for them, and tables and
+//! plots of records. The tools are in Python (`netacc_lab.sim`, `netacc_lab.calibration`, `netacc_lab.analysis`), where
+//! statistics, schedulers and plots are; this finds an interpreter that has them and becomes it.
 //!
 //! The interpreter is `NETACC_PYTHON`, or that of the `.venv` of the checkout this program was built in or that the working
 //! folder is in, or `python3`.
@@ -31,6 +31,8 @@ pub enum Tool {
     Studies,
     /// `netacc calibrate`.
     Calibration,
+    /// `netacc report`.
+    Report,
 }
 
 /// Becomes a tool. Returns only if no interpreter has it.
@@ -38,6 +40,7 @@ pub fn run(tool: Tool, args: &SimArgs) -> ExitCode {
     let (name, module) = match tool {
         Tool::Studies => ("sim", "netacc_lab.sim"),
         Tool::Calibration => ("calibrate", "netacc_lab.calibration"),
+        Tool::Report => ("report", "netacc_lab.analysis"),
     };
     let found = interpreters().into_iter().find(|python| has_tools(python, module));
     let Some(python) = found else {

@@ -26,6 +26,7 @@ Examples:
   netacc lat --serve 10.0.0.1 / netacc lat 10.0.0.1   round trips between two hosts, on all paths
   netacc demote -p PID; netacc promote -p PID        off the links and back, under load
   netacc bench report result.json                    the table again
+  netacc report before.json after.json               what has changed, with intervals
   netacc sim list; netacc sim sweep incast            what-if studies in simulation
   netacc calibrate --output calibration              profiles of this machine for netacc sim
   netacc lab run --hosts 2 -- rdma link              two machines with SoftRoCE between them";
@@ -46,6 +47,8 @@ enum Command {
     Sim(sim::SimArgs),
     /// Measure this machine, and write profiles of it for simulation
     Calibrate(sim::SimArgs),
+    /// Tables and plots of recorded measurements and simulations, and comparisons of two
+    Report(sim::SimArgs),
     /// RDMA devices in small virtual machines: SoftRoCE, soft-iWARP and emulated eRDMA, one host or two
     Lab(lab::LabArgs),
     /// The first processes of a lab's guest
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Lat(args) => lat::run(&args),
         Command::Sim(args) => sim::run(sim::Tool::Studies, &args),
         Command::Calibrate(args) => sim::run(sim::Tool::Calibration, &args),
+        Command::Report(args) => sim::run(sim::Tool::Report, &args),
         Command::LatPeer(args) => lat::run_peer(&args),
         Command::Lab(args) => lab::run(args),
         Command::LabGuest(args) => guest::run(&args),

@@ -1,0 +1,35 @@
+"""Recorded measurements and simulations, for notebooks: load any, see its tail, compare any two.
+
+>>> from netacc_lab import analysis
+>>> record = analysis.load("results/echo-spin.json")  # doctest: +SKIP
+>>> analysis.percentiles(record["shm"])  # doctest: +SKIP
+>>> analysis.compare(record["tcp"], record["shm"]).rate  # doctest: +SKIP
+>>> analysis.plot_ccdf([record["tcp"], record["shm"]])  # doctest: +SKIP
+
+Latencies are in nanoseconds, rates per second. `netacc report` is the same for a terminal.
+"""
+
+from netacc_lab.analysis.comparison import Comparison, Ratio, compare, compare_records, differences
+from netacc_lab.analysis.figures import plot_ccdf, plot_percentiles
+from netacc_lab.analysis.intervals import Tail, ccdf, corrected, percentiles
+from netacc_lab.analysis.reading import RecordError, load
+from netacc_lab.analysis.record import Record, Run, Series
+
+__all__ = [
+    "Comparison",
+    "Ratio",
+    "Record",
+    "RecordError",
+    "Run",
+    "Series",
+    "Tail",
+    "ccdf",
+    "compare",
+    "compare_records",
+    "corrected",
+    "differences",
+    "load",
+    "percentiles",
+    "plot_ccdf",
+    "plot_percentiles",
+]
