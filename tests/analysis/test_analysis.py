@@ -79,7 +79,7 @@ def test_every_kind_of_record_is_read(tmp_path: Path) -> None:
     for file in sorted(RESULTS.glob("*.json")):
         if "bench" in json.loads(file.read_text()):
             record = analysis.load(file)
-            assert record.kind == "bench" and len(record["tcp"].runs) == len(record["shm"].runs) > 1
+            assert record.kind == "bench" and len(record["tcp"].runs) == len(record["shm"].runs) > 0
     kit = analysis.load(RESULTS / "rxe/polled")
     assert (kit.kind, kit.simulated) == ("kit", False) and "emulation" in kit.warnings[0]
     assert kit["send"].runs[0].percentile(50) == pytest.approx(441_343, rel=1e-3)
