@@ -564,6 +564,25 @@ job_bench() { # all four benchmarks
     done
 }
 
+# The programs of another commit are built by its own script, and kept.
+job_watch() { # what has changed since a commit: benchmarks in turns, instructions counted (BASE; then --rounds, --only, --help)
+    need_rust
+    need_lab
+    need "${NEEDS_APPS[@]}"
+    local base tree
+    base="$(git rev-parse --verify --quiet "${1:-}^{commit}")" || die "usage: ci/run.sh watch BASE; no commit '${1:-}'"
+    shift
+    tree="target/watch/$base"
+    if [ ! -d "$tree" ]; then
+        mkdir -p "$tree.new"
+        git archive "$base" | tar -x -C "$tree.new"
+        mv "$tree.new" "$tree"
+    fi
+    (cd "$tree" && "$BASH" ci/run.sh build)
+    need_binaries
+    .venv/bin/python -m ci.watch "$tree/target/release" "${NETACC_BIN_DIR:-target/release}" "$@"
+}
+
 # ---- everything, with timings -----------------------------------------------------------------------------
 
 # Cheap steps that find most come first. The applications come last, so their closing lines end the output.

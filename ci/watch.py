@@ -1,0 +1,208 @@
+"""What has changed since another commit: `ci/run.sh watch BASE`.
+
+The benchmarks of both trees run in turns, so that a slow moment of the machine hits both. Times are ratios
+with intervals, by the pairs of a round; of so many ratios one in twenty leaves out 1 by chance. Instructions
+of a call are counted, so any difference is real. The records are kept as `netacc bench` writes them, and
+`netacc report BASE.json NEW.json` compares them again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from netacc_lab import analysis
+from netacc_lab.analysis import Ratio, Series
+from tqdm import tqdm
+
+#: Benchmarks by name: arguments of `netacc bench`.
+LOADS = {
+    "redis-c50": ["redis", "-c", "50"],
+    "redis-c1000": ["redis", "-c", "1000", "--size", "3"],
+    "echo-spin": ["echo"],
+    "echo-epoll": ["echo", "--mode", "epoll"],
+    "echo-sleep": ["echo", "--no-spin"],
+    "stream": ["stream"],
+    "connect": ["connect"],
+    "many-c500": ["many", "-c", "500"],
+}
+TREES = ("base", "new")
+CALLS = ("send", "recv")
+
+
+class WatchError(Exception):
+    """Something without which nothing can be compared."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    options = _parser().parse_args(arguments)
+    folders = {"base": options.base, "new": options.new}
+    loads = {name: LOADS[name] for name in options.only or LOADS}
+    options.output.mkdir(parents=True, exist_ok=True)
+    try:
+        records = _measure(folders, loads, options)
+        counted = {} if options.no_count else {tree: _instructions(folders[tree]) for tree in TREES}
+    except (WatchError, analysis.RecordError) as error:
+        print(f"watch: {error}", file=sys.stderr)
+        return 2
+    rows = [row for name in loads for row in _rows(name, records[name])]
+    worse = [row for row in rows if row["worse"]]
+    summary = {"rows": rows, "instructions": counted}
+    (options.output / "summary.json").write_text(json.dumps(summary, indent=1))
+    if options.json:
+        print(json.dumps(summary))
+    else:
+        _show(rows, counted)
+    return 1 if worse or more(counted) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ci.watch",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Exit codes: 0 all is well, 1 a rate is lower (95 %) or a call takes more instructions, "
+        "2 it could not be done.",
+    )
+    parser.add_argument("base", type=Path, help="the programs of the base: a folder such as target/release")
+    parser.add_argument("new", type=Path, help="the programs of this tree")
+    parser.add_argument("--rounds", type=_rounds, default=7, metavar="N", help="in turns; at least 2 [7]")
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each measurement [1]")
+    parser.add_argument("--only", nargs="+", choices=LOADS, metavar="LOAD", help=", ".join(LOADS))
+    parser.add_argument("--no-count", action="store_true", help="do not count instructions (valgrind)")
+    parser.add_argument("--output", type=Path, default=Path("results/local/watch"), help="of the records")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    return parser
+
+
+def _rounds(text: str) -> int:
+    rounds = int(text)
+    if rounds < 2:
+        raise argparse.ArgumentTypeError("one round has no interval")
+    return rounds
+
+
+def _measure(
+    folders: dict[str, Path], loads: dict[str, list[str]], options: argparse.Namespace
+) -> dict[str, dict[str, Path]]:
+    """The files of the records, by load and tree."""
+    found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in loads}
+    with tqdm(total=options.rounds * len(loads) * len(TREES), unit="run", disable=None) as bar:
+        for number in range(options.rounds):
+            for name, load in loads.items():
+                # The first of a pair warms the machine up, so they take turns in that, too.
+                for tree in TREES if number % 2 else reversed(TREES):
+                    bar.set_description(f"{name}, {tree}")
+                    measured = _bench(folders[tree] / "netacc", [*load, "--seconds", str(options.seconds)])
+                    _add(found[name], tree, measured, number + 1)
+                    bar.update()
+    files: dict[str, dict[str, Path]] = {}
+    for name, trees in found.items():
+        for tree, record in trees.items():
+            file = options.output / f"{name}-{tree}.json"
+            file.write_text(json.dumps(record))
+            files.setdefault(name, {})[tree] = file
+    return files
+
+
+def _bench(program: Path, load: list[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "result.json"
+        command = [
+            str(program),
+            "bench",
+            *load,
+            "--paths",
+            "tcp,shm",
+            "--pairs",
+            "1",
+            "-q",
+            "--json",
+            str(out),
+        ]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise WatchError(f"{program}: {error.strerror}") from None
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            raise WatchError(f"{program} bench {load[0]}: {lines[-1]}")
+        measured: dict[str, Any] = json.loads(out.read_text())
+        return measured
+
+
+def _add(trees: dict[str, dict[str, Any]], tree: str, measured: dict[str, Any], number: int) -> None:
+    """Adds the round to the record of a tree."""
+    record = trees.setdefault(tree, measured)
+    for path, of in measured["paths"].items():
+        of["runs"][0]["round"] = number
+        if record is not measured:
+            record["paths"][path]["runs"] += of["runs"]
+    if record is not measured:
+        record["warnings"] = sorted({*record.get("warnings", []), *measured.get("warnings", [])})
+
+
+def _rows(name: str, files: dict[str, Path]) -> list[dict[str, Any]]:
+    """The ratios of the new tree to the base on each path: kernel TCP's show what the machine did."""
+    base, new = (analysis.load(files[tree]) for tree in TREES)
+    rows = []
+    for path in base.series:
+        found = analysis.compare(_of(base[path], name), _of(new[path], name))
+        for figure, ratio in (
+            ("rate", found.rate),
+            *((f"p{at:g}", r) for at, r in found.percentiles.items()),
+        ):
+            if ratio is not None:
+                worse = path != "tcp" and figure == "rate" and ratio.value < 1 and ratio.differs
+                rows.append({"load": name, "path": path, "figure": figure, **vars(ratio), "worse": worse})
+    return rows
+
+
+def _of(series: Series, name: str) -> Series:
+    """Of one record, as the rounds of both trees were made in turns."""
+    return dataclasses.replace(series, record=name, paired=True)
+
+
+def _instructions(folder: Path) -> dict[str, float]:
+    """Of a call that sends or receives 64 bytes on a link, by callgrind."""
+    environment = os.environ | {"NETACC_BIN_DIR": str(folder.resolve())}
+    command = [sys.executable, "-m", "tests.apps.instructions"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise WatchError(f"instructions of {folder}: {lines[-1]}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def more(counted: dict[str, dict[str, float]]) -> bool:
+    """Whether a call takes more instructions, by more than its count varies."""
+    return any(counted["new"][call] > counted["base"][call] * 1.001 for call in CALLS) if counted else False
+
+
+def _show(rows: list[dict[str, Any]], counted: dict[str, dict[str, float]]) -> None:
+    print("new to base, with intervals (95 %): * leaves out 1. On tcp both trees are the same kernel's.")
+    for row in rows:
+        ratio = Ratio(row["value"], row["low"], row["high"], row["method"])
+        interval = "" if ratio.low is None else f" [{ratio.low:.2f} to {ratio.high:.2f}]"
+        worse = "  worse" if row["worse"] else ""
+        mark = "*" if ratio.differs else " "
+        print(f"{row['load']:12} {row['path']:5} {row['figure']:6} {ratio.value:.2f}{interval}{mark}{worse}")
+    for call in CALLS if counted else ():
+        base, new = counted["base"][call], counted["new"][call]
+        print(
+            f"instructions of a {call} of 64 bytes: {base:.1f} before, {new:.1f} now ({new / base - 1:+.1%})"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
