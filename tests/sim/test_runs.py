@@ -16,6 +16,7 @@ from netacc_lab.sim import (
     DaskEngine,
     SerialEngine,
     Store,
+    columns,
     engine,
     estimate,
     paths,
@@ -57,16 +58,19 @@ def test_flows_alone_take_what_an_empty_network_takes(write: Write, tmp_path: Pa
     lines = [f"{n % 2} 2 3 100 {size} {2 + n / 10**4}" for n, size in enumerate((100, 4000, 30_000, 60_000))]
     alone = flow_scenario(write, "\n".join(["4", *lines]))
     (point,) = study(alone, seeds=[1], engine=SerialEngine()).points
-    found = slowdown.slowdowns(point.runs[0])
+    found = slowdown.slowdowns(point.runs)
     assert [each.most_bytes for each in found] == [100, 4000, 30_000, 60_000]
     assert all(0.95 < each.p50 < 1.3 for each in found), found
     together = [f"{n} 2 3 100 60000 2.0" for n in (0, 1)]
     meeting = study(flow_scenario(write, "\n".join(["2", *together])), seeds=[1], engine=SerialEngine())
-    slow = slowdown.slowdowns(meeting.points[0].runs[0])
+    slow = slowdown.slowdowns(meeting.points[0].runs)
     # Each gets half of the receiver's link.
     assert max(each.p50 for each in slow) > 1.5 * found[-1].p50, slow
     report.write(meeting, tmp_path / "page.html")
     assert f"<td>{slow[-1].p99:.2f}</td>" in (tmp_path / "page.html").read_text()
+    assert f"{slow[-1].p50:.2f}" in columns.table(meeting).splitlines()[-1]
+    both = study(tmp_path / "small.toml", seeds=[1, 2], engine=SerialEngine())
+    assert sum(each.flows for each in slowdown.slowdowns(both.points[0].runs)) == 2 * len(together)
 
 
 @pytest.mark.usefixtures("runs")

@@ -20,6 +20,7 @@ from netacc_lab.sim.columns import table
 from netacc_lab.sim.engine import DaskEngine, Engine, EngineError, SerialEngine
 from netacc_lab.sim.errors import ScenarioError, refuse
 from netacc_lab.sim.model import Scenario
+from netacc_lab.sim.slowdown import slowdowns
 from netacc_lab.sim.store import Store
 from netacc_lab.sim.study import Progress, Study, find, study
 
@@ -244,6 +245,9 @@ def _print_summary(options: argparse.Namespace, found: Study | None) -> int:
         summary = {
             "scenario": found.name,
             "points": found.table(),
+            "slowdowns": [
+                {**point.values, **vars(each)} for point in found.points for each in slowdowns(point.runs)
+            ],
             "failures": failures,
             "without_effect": unused,
             "notes": found.notes(),

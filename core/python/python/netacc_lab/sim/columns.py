@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from netacc_lab.sim.slowdown import slowdowns
 from netacc_lab.sim.stats import Estimate
 from netacc_lab.sim.study import Point, Study
 from netacc_lab.sim.units import describe_ns
@@ -75,7 +78,7 @@ def _show(name: str, value: float) -> str:
 
 
 def table(study: Study) -> str:
-    """The table, for a terminal."""
+    """The table, for a terminal; and that of the slowdowns of flows, if there are any."""
     headings = columns(study)
     heads = ["point", "group", *headings.values()]
     lines = [heads]
@@ -85,6 +88,15 @@ def table(study: Study) -> str:
             state = "" if point.status == "complete" else f" ({point.status})"
             cells = (cell(point, name, metrics.get(name)) for name in headings)
             lines.append([point.label + state, group, *cells])
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    slow = [["point", "flows up to", "flows", "slowdown p50", "p95", "p99"]]
+    for point in study.points:
+        for each in slowdowns(point.runs):
+            tail = (f"{value:.2f}" for value in (each.p50, each.p95, each.p99))
+            slow.append([point.label, f"{each.most_bytes:,} B", f"{each.flows:,}", *tail])
+    return _padded(lines) + (f"\n\n{_padded(slow)}" if len(slow) > 1 else "")
+
+
+def _padded(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
     return "\n".join("  ".join(line).rstrip() for line in padded)

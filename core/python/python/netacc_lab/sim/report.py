@@ -104,17 +104,17 @@ def _ports(table: pa.Table) -> Figure:
 
 
 def _slowdowns(point: Point) -> str:
-    """The slowdown of the flows of a point's first run, by size."""
+    """The slowdown of the flows of a point, by size."""
     rows = "".join(
         f"<tr><td>{each.most_bytes:,}</td><td>{each.flows}</td>"
         f"<td>{each.p50:.2f}</td><td>{each.p95:.2f}</td><td>{each.p99:.2f}</td></tr>"
-        for each in slowdown.slowdowns(point.runs[0])
+        for each in slowdown.slowdowns(point.runs)
     )
     if not rows:
         return ""
     names = ("bytes up to", "flows", "p50", "p95", "p99")
     heads = "".join(f"<th>{name}</th>" for name in names)
-    title = f"Slowdown of flows, of the first seed: {point.label}"
+    title = f"Slowdown of flows: {point.label}"
     return f"<h2>{html.escape(title)}</h2><table><tr>{heads}</tr>{rows}</table>"
 
 

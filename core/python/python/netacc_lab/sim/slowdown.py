@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -30,8 +30,19 @@ class Slowdown:
     p99: float
 
 
-def slowdowns(run: Recorded) -> list[Slowdown]:
-    """By size, smallest first, each with a tenth of the flows. Empty without flows or samples."""
+def slowdowns(runs: Iterable[Recorded]) -> list[Slowdown]:
+    """Of all flows of the runs, by size, smallest first, each with a tenth of them.
+
+    Empty without flows or samples.
+    """
+    found = sorted(flow for run in runs for flow in _flows(run))
+    places = [len(found) * part // PARTS for part in range(PARTS + 1)]
+    parts = [found[low:high] for low, high in pairwise(places) if low < high]
+    return [_of_part(part) for part in parts]
+
+
+def _flows(run: Recorded) -> list[tuple[int, float]]:
+    """Bytes and slowdown of each."""
     scenario = run.meta["scenario"]
     of_flows: dict[int, tuple[int, int]] = {}
     first = 0
@@ -54,10 +65,7 @@ def slowdowns(run: Recorded) -> list[Slowdown]:
                 pairs[ends_of] = _Path.of(scenario, *ends_of)
             size = int(row["request_bytes"])
             found.append((size, int(row["latency_ns"]) / pairs[ends_of].ideal_ns(size)))
-    found.sort()
-    places = [len(found) * part // PARTS for part in range(PARTS + 1)]
-    parts = [found[low:high] for low, high in pairwise(places) if low < high]
-    return [_of_part(part) for part in parts]
+    return found
 
 
 def _of_part(part: list[tuple[int, float]]) -> Slowdown:
