@@ -14,6 +14,7 @@ from netacc_lab.analysis.figures import plot_ccdf, plot_percentiles
 from netacc_lab.analysis.intervals import Tail, ccdf, corrected, percentiles
 from netacc_lab.analysis.reading import RecordError, load
 from netacc_lab.analysis.record import Record, Run, Series
+from netacc_lab.analysis.studies import series_of
 
 __all__ = [
     "Comparison",
@@ -32,4 +33,5 @@ __all__ = [
     "percentiles",
     "plot_ccdf",
     "plot_percentiles",
+    "series_of",
 ]

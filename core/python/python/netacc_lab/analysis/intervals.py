@@ -85,16 +85,24 @@ def ccdf(series: Series) -> tuple[Floats, Floats, Floats, Floats]:
     return values, longer / total, low, high
 
 
+#: More requests than this for one answer are taken for a wrong interval.
+MOST_MISSING = 1_000_000
+
+
 def corrected(histogram: HdrHistogram, expected_ns: int) -> HdrHistogram:
     """The histogram with the requests that a stall has kept from being sent, one for each `expected_ns`.
 
     For a client that should send every `expected_ns` and waits for each answer first: the correction of
-    HdrHistogram for coordinated omission. It assumes that all requests that were not sent would have waited
-    for the end of the stall.
+    HdrHistogram for coordinated omission, as its Java library has it. (The Python library's adds a request
+    that would have waited for less than the interval.) It assumes that requests which were not sent would
+    have waited for the end of the stall. Raises ValueError for an interval that cannot be meant.
     """
-    if expected_ns <= 0:
+    if expected_ns <= 0 or histogram.get_max_value() > MOST_MISSING * expected_ns:
         raise ValueError(f"an expected interval of {expected_ns} ns")
     found = HdrHistogram(1, 3_600_000_000_000, 3)
     for each in histogram.get_recorded_iterator():
-        found.record_corrected_value(each.value_iterated_to, expected_ns, each.count_at_value_iterated_to)
+        value, count = each.value_iterated_to, each.count_at_value_iterated_to
+        found.record_value(value, count)
+        for missing in range(value - expected_ns, expected_ns - 1, -expected_ns):
+            found.record_value(missing, count)
     return found
