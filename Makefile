@@ -13,7 +13,7 @@ SAMPLE   := core/config/netacc.conf
 DOCS     := $(wildcard README.md ARCHITECTURE.md CONTRIBUTING.md LICENSE-MIT LICENSE-APACHE core/proto/SPEC.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test demo bench lint docs install uninstall clean
+.PHONY: help build check test demo bench lint docs notebooks install uninstall clean
 
 help: ## Show these targets
 	@echo 'netacc-lab: unmodified TCP programs over RDMA or shared memory'
@@ -39,6 +39,9 @@ bench: ## The whole benchmark: redis, echo, stream and connect; JSON and plots i
 
 lint: ## Format, clippy, ruff, mypy and shellcheck, all without changing a file
 	@ci/run.sh lint
+
+notebooks: ## Open the notebooks in JupyterLab, with everything that they need installed
+	@ci/run.sh notebooks
 
 docs: ## Build the documentation into target/docs/index.html, its references and links checked
 	@ci/run.sh docs

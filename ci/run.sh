@@ -11,6 +11,8 @@ readonly RUSTUP_VERSION=1.28.2
 readonly RUSTUP_SHA256=20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c
 # For tools that only the compiler's nightly builds have: ThreadSanitizer, Miri. Of a date at which they work here.
 readonly NIGHTLY=nightly-2026-05-20
+# Not of the tests: `make notebooks` alone installs it.
+readonly JUPYTERLAB=4.6.6
 readonly CARGO_FUZZ_VERSION=0.13.2
 readonly NO_STD_TARGET=x86_64-unknown-none
 # netacc_run starts in half the time with musl.
@@ -286,6 +288,16 @@ job_studies() { # scenarios, their tools, and simulation against closed forms an
     need_ns3
     need_binaries
     .venv/bin/python -m pytest tests/sim tests/analysis docs/tutorials/simulation.md "$@"
+}
+
+job_notebooks() { # the notebooks in JupyterLab, with all that they need (arguments: of jupyter lab)
+    need_lab
+    need_ns3
+    if ! .venv/bin/python -c 'import jupyterlab' 2>/dev/null; then
+        say "JupyterLab $JUPYTERLAB into .venv"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -c tests/requirements.txt "jupyterlab==$JUPYTERLAB"
+    fi
+    .venv/bin/python -m jupyterlab notebooks "$@"
 }
 
 job_validate() { # tables of simulation against closed forms, published results, this machine and SoftRoCE (arguments: only these)
