@@ -137,7 +137,7 @@ impl Connection {
 
     /// Every request is answered, and no more will be made.
     pub(crate) fn is_over(&self) -> bool {
-        self.exchanges.is_empty() && self.source.due().is_none()
+        self.exchanges.is_empty() && self.source.is_over()
     }
 
     /// Makes the requests that are due.

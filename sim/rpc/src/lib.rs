@@ -39,4 +39,4 @@ pub use outcome::Outcome;
 pub use plain::run_plain;
 pub use process::{Broken, StackConfig};
 pub use run::Run;
-pub use workload::{Arrival, Conversation, Pause, Recorded, SizeBin, Sizes, Transport};
+pub use workload::{Arrival, Conversation, Dependent, Pause, Received, Recorded, SizeBin, Sizes, Transport};

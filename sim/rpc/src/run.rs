@@ -1,7 +1,7 @@
 //! The state of a run: hosts, connections, and measurements. `turns` drives it.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use netacc_device::loopback::anchor::UsedWires;
@@ -19,7 +19,7 @@ use crate::host_threads::HostThreads;
 use crate::measured::{Carried, Measured, Sample, ShortConnection};
 use crate::process::{endpoint, Broken, ReadyStreams};
 use crate::short_client::ShortClient;
-use crate::workload::Conversation;
+use crate::workload::{Arrival, Conversation, Dependent, Received};
 
 /// The reason for which a host is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,9 +126,21 @@ pub struct Run {
     pub(crate) wires: TcpWires,
     pub(crate) tcp: Tcp,
     pub(crate) results: Results,
+    /// Requests that wait for others: the number of the connection, and that of the request on it.
+    pub(crate) dependents: BTreeMap<Received, Vec<(usize, usize)>>,
     /// Conversations that are not complete.
     pub(crate) open: usize,
     pub(crate) broken: Option<Broken>,
+}
+
+/// Whether all conversations make sense, and name hosts and conversations that there are.
+fn is_sane(config: &RunConfig) -> bool {
+    let (hosts, conversations) = (config.hosts.len() as u32, config.conversations.len() as u32);
+    let known = |d: &Dependent| d.after.iter().all(|received| received.conversation < conversations);
+    config.conversations.iter().all(|c| {
+        let depends_on_known = !matches!(&c.arrival, Arrival::After(all) if !all.iter().all(known));
+        c.client.max(c.server) < hosts && c.client != c.server && c.is_sane() && depends_on_known
+    })
 }
 
 impl Run {
@@ -138,11 +150,10 @@ impl Run {
     /// # Errors
     /// When a device has no queues.
     pub fn new(config: &RunConfig) -> Result<Option<Run>, DeviceError> {
-        let count = config.hosts.len() as u32;
-        let sane = |c: &Conversation| c.client.max(c.server) < count && c.client != c.server && c.is_sane();
-        if !config.conversations.iter().all(sane) {
+        if !is_sane(config) {
             return Ok(None);
         }
+        let conversations = config.conversations.len();
         let cluster = Cluster::driven(config.hosts.clone());
         let (mut endpoints, mut hosts) = (Vec::new(), Vec::new());
         for (host, of) in config.hosts.iter().enumerate() {
@@ -157,7 +168,6 @@ impl Run {
         };
         let flow = |plan: &Conversation| Flow::new(plan, [plan.client, plan.server].map(limit));
         let flows: Vec<_> = config.conversations.iter().map(flow).collect();
-        let conversations = config.conversations.len();
         let mut run = Run {
             cluster,
             endpoints,
@@ -186,6 +196,7 @@ impl Run {
                 samples: Vec::new(),
                 closed: Vec::new(),
             },
+            dependents: BTreeMap::new(),
             open: 0,
             broken: None,
         };
@@ -199,8 +210,9 @@ impl Run {
                 (Some(short_client), _) => short_client.is_over(),
                 (None, Some(flow)) => !flow.is_open(),
                 (None, None) => {
-                    let connection = run.open(number, conversation, None);
-                    let connection = &mut run.connections[connection];
+                    let number = run.open(number, conversation, None);
+                    run.add_dependents(number, &conversation.arrival);
+                    let connection = &mut run.connections[number];
                     connection.is_open = !connection.is_over();
                     !connection.is_open
                 }
@@ -208,6 +220,15 @@ impl Run {
             run.open += usize::from(!over);
         }
         Ok(Some(run))
+    }
+
+    fn add_dependents(&mut self, number: usize, arrival: &Arrival) {
+        let Arrival::After(all) = arrival else { return };
+        for (request, dependent) in all.iter().enumerate() {
+            for received in &dependent.after {
+                self.dependents.entry(*received).or_default().push((number, request));
+            }
+        }
     }
 
     /// The connections' TCP, for the simulator that carries it. After each delivery the simulator calls

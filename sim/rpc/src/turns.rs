@@ -13,6 +13,7 @@ use crate::host_threads::Task;
 use crate::measured::{ns, Sample};
 use crate::process::{run_process, Broken};
 use crate::run::{Due, Run};
+use crate::workload::Received;
 
 /// Polls in a row at most, each because the one before has brought something. Arbitrary: bounds a loop that must end by itself.
 const MAX_POLLS: u32 = 1000;
@@ -274,9 +275,34 @@ impl Run {
         self.results.read += connection.directions[1 - side].read - before;
         match side {
             0 => self.take_answers(number, now),
-            _ => drop(connection.answerable()),
+            _ => self.take_requests(number, now),
         }
         true
+    }
+
+    /// A server takes the requests that it has read. Others may have waited for them.
+    fn take_requests(&mut self, number: usize, now: Instant) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let (conversation, before) = (connection.conversation, u64::from(connection.answers));
+        connection.answerable();
+        let after = u64::from(connection.answers);
+        for requests in before + 1..=after {
+            for dependent in self.dependents.remove(&Received { conversation, requests }).unwrap_or_default() {
+                self.release_dependent(dependent, now);
+            }
+        }
+    }
+
+    /// A request waits for one less, and may be due.
+    fn release_dependent(&mut self, (number, request): (usize, usize), now: Instant) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let host = connection.client as usize;
+        connection.source.handle_received(request, now);
+        if let Some(due) = connection.source.due().filter(|due| connection.wake_at.is_none_or(|at| *due < at)) {
+            connection.wake_at = Some(due);
+            self.hosts[host].timers.push(Reverse((due, Due::Request(number))));
+            self.nudge(host);
+        }
     }
 
     /// A server answers the requests that it has read.

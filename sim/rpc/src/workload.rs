@@ -4,7 +4,7 @@
 //! drawn from its own seed with integer arithmetic, so a run asks the same on every machine.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -95,6 +95,26 @@ pub struct Recorded {
     pub response_bytes: u32,
 }
 
+/// A request that is due once its client's host has received others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dependent {
+    /// Bytes of the request, at least 1.
+    pub request_bytes: u32,
+    /// Bytes of its response, at least 1.
+    pub response_bytes: u32,
+    /// All of these come before.
+    pub after: Vec<Received>,
+}
+
+/// So many requests of a conversation have been read by its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Received {
+    /// The conversation, by its number in the run.
+    pub conversation: u32,
+    /// From its first request on.
+    pub requests: u64,
+}
+
 /// When requests come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrival {
@@ -113,6 +133,9 @@ pub enum Arrival {
     },
     /// Recorded ones, in order of time. Their latency counts from when they were due.
     Trace(Vec<Recorded>),
+    /// One after the other, each once what it depends on has been received: steps of a collective operation. Their
+    /// latency counts from then.
+    After(Vec<Dependent>),
 }
 
 /// The carrier of a conversation.
@@ -213,6 +236,12 @@ impl Conversation {
                     && all.is_sorted_by_key(|r| r.at)
                     && all.iter().all(|r| r.request_bytes.min(r.response_bytes) >= 1)
             }
+            Arrival::After(all) => {
+                let sane = |d: &Dependent| {
+                    d.request_bytes.min(d.response_bytes) >= 1 && d.after.iter().all(|received| received.requests >= 1)
+                };
+                self.transport == Transport::Stream && self.requests_per_connection.is_none() && all.iter().all(sane)
+            }
         }
     }
 }
@@ -232,14 +261,21 @@ pub(crate) struct Source {
     plan: Conversation,
     rng: SplitMix64,
     made: u64,
-    /// When requests are due: of a closed loop those that are not waiting for an answer, else the next one.
+    /// When requests are due: of a closed loop those that are not waiting for an answer, of dependent ones those that
+    /// wait for nothing more, else the next one.
     due: BinaryHeap<Reverse<Instant>>,
+    /// Of dependent requests that are not due: what each still waits for, the first one first.
+    waiting: VecDeque<usize>,
 }
 
 impl Source {
     pub(crate) fn new(plan: Conversation) -> Source {
         let rng = SplitMix64::new(plan.seed);
-        let mut source = Source { plan, rng, made: 0, due: BinaryHeap::new() };
+        let waiting = match &plan.arrival {
+            Arrival::After(all) => all.iter().map(|dependent| dependent.after.len()).collect(),
+            _ => VecDeque::new(),
+        };
+        let mut source = Source { plan, rng, made: 0, due: BinaryHeap::new(), waiting };
         match source.plan.arrival {
             Arrival::Closed { depth, .. } => (0..depth).for_each(|_| source.plan_for(source.plan.start)),
             Arrival::Open { interval } => {
@@ -247,8 +283,14 @@ impl Source {
                 source.plan_for(first);
             }
             Arrival::Trace(_) => source.plan_recorded(),
+            Arrival::After(_) => source.plan_dependent(source.plan.start),
         }
         source
+    }
+
+    /// Whether no request is due, now or later.
+    pub(crate) fn is_over(&self) -> bool {
+        self.due().is_none() && self.waiting.is_empty()
     }
 
     /// When the next request is due. `None` until an answer comes, or for ever.
@@ -265,6 +307,10 @@ impl Source {
         if let Arrival::Trace(all) = &self.plan.arrival {
             let Recorded { request_bytes, response_bytes, .. } = *all.get(number)?;
             self.plan_recorded();
+            return Some(Request { begun: due, request_bytes, response_bytes });
+        }
+        if let Arrival::After(all) = &self.plan.arrival {
+            let Dependent { request_bytes, response_bytes, .. } = *all.get(number)?;
             return Some(Request { begun: due, request_bytes, response_bytes });
         }
         let request_bytes = self.plan.request.draw(&mut self.rng);
@@ -285,6 +331,25 @@ impl Source {
     /// No more requests are made.
     pub(crate) fn end(&mut self) {
         self.due.clear();
+        self.waiting.clear();
+    }
+
+    /// One of those that a dependent request waits for has been received. `number` is the request's.
+    pub(crate) fn handle_received(&mut self, number: usize, now: Instant) {
+        let Arrival::After(all) = &self.plan.arrival else { return };
+        let planned = all.len() - self.waiting.len();
+        if let Some(left) = number.checked_sub(planned).and_then(|at| self.waiting.get_mut(at)) {
+            *left = left.saturating_sub(1);
+        }
+        self.plan_dependent(now);
+    }
+
+    /// Those requests are due that wait for nothing, up to the first that does.
+    fn plan_dependent(&mut self, now: Instant) {
+        while self.waiting.front() == Some(&0) {
+            self.waiting.pop_front();
+            self.plan_for(now);
+        }
     }
 
     /// A request was answered.
@@ -393,6 +458,36 @@ mod tests {
         assert_eq!(Sizes::new(vec![bin(0, 1, 1)]), None);
         assert_eq!(Sizes::new(vec![bin(1, 2, 1)]), None);
         assert_eq!(Sizes::fixed(0), None);
+    }
+
+    // Breaks if a dependent request did not wait for all, overtook the one before it, or a plan that waits were over.
+    #[test]
+    fn dependent_requests_wait_for_what_they_depend_on() {
+        let at = |n| Instant::ZERO + us(n);
+        let on = |count: u32| (0..count).map(|conversation| Received { conversation, requests: 1 }).collect();
+        let one = |request_bytes, count| Dependent { request_bytes, response_bytes: 1, after: on(count) };
+        let plan = conversation(Arrival::After(vec![one(10, 0), one(20, 2), one(30, 1)]));
+        assert!(plan.is_sane());
+        let mut source = Source::new(Conversation { start: at(3), ..plan.clone() });
+        let taken = |source: &mut Source, now| {
+            std::iter::from_fn(|| source.take(at(now))).map(|r| (r.begun, r.request_bytes)).collect::<Vec<_>>()
+        };
+        assert_eq!(taken(&mut source, 5), [(at(3), 10)]);
+        source.handle_received(2, at(6));
+        source.handle_received(1, at(7));
+        assert_eq!((taken(&mut source, 8), source.is_over()), (vec![], false));
+        source.handle_received(1, at(9));
+        assert_eq!(taken(&mut source, 10), [(at(9), 20), (at(9), 30)]);
+        assert!(source.is_over());
+        // What comes twice, or for a request that there is not, changes nothing.
+        source.handle_received(1, at(11));
+        source.handle_received(7, at(11));
+        assert_eq!(taken(&mut source, 12), []);
+        let bad = |dependent| conversation(Arrival::After(vec![dependent])).is_sane();
+        assert!(!bad(one(0, 0)));
+        assert!(!bad(Dependent { after: vec![Received { conversation: 0, requests: 0 }], ..one(1, 0) }));
+        let datagrams = Transport::Datagrams { answered: true };
+        assert!(!Conversation { transport: datagrams, ..plan }.is_sane());
     }
 
     // Breaks if recorded requests are asked at other times, or with other lengths, or an empty one is accepted.

@@ -6,7 +6,7 @@ use netacc_device::middleware::SplitMix64;
 use netacc_device::Instant;
 use netacc_host::{LoopKind, ProcessorConfig};
 use netacc_modelled::HostConfig;
-use netacc_rpc::{Conversation, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp, Transport};
+use netacc_rpc::{Conversation, Dependent, Received, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp, Transport};
 
 use crate::scenario::{Arrival, Datagrams, Group, Loop, Pause, Scenario, ScenarioError, SizeBin, Stack};
 
@@ -91,6 +91,7 @@ impl Scenario {
         let total: u64 = group.clients.iter().map(|c| u64::from(c.connections)).sum();
         let until = at(self.measure.warmup_ns + self.measure.duration_ns);
         let mut number: u64 = 0;
+        let first = to.len() as u32;
         for client in &group.clients {
             for _ in 0..client.connections {
                 // Each has its own sequence, so the draws of the others do not matter.
@@ -108,7 +109,7 @@ impl Scenario {
                     request: request.clone(),
                     response: response.clone(),
                     requests_per_connection: group.requests_per_connection,
-                    arrival: arrival(&group.arrival, number as usize),
+                    arrival: arrival(&group.arrival, number as usize, first),
                     start: at(group.start_ns + offset),
                     until: Some(until),
                     count: group.count,
@@ -140,8 +141,8 @@ fn pause(pause: Pause) -> netacc_rpc::Pause {
     }
 }
 
-/// Of the connection with this number in its group.
-fn arrival(arrival: &Arrival, number: usize) -> netacc_rpc::Arrival {
+/// Of the connection with this number in its group, whose first conversation is `first`.
+fn arrival(arrival: &Arrival, number: usize, first: u32) -> netacc_rpc::Arrival {
     match arrival {
         Arrival::Closed { depth, think } => netacc_rpc::Arrival::Closed { depth: *depth, think: pause(*think) },
         Arrival::Open { interval } => netacc_rpc::Arrival::Open { interval: pause(*interval) },
@@ -152,6 +153,18 @@ fn arrival(arrival: &Arrival, number: usize) -> netacc_rpc::Arrival {
                 response_bytes: *response_bytes,
             };
             netacc_rpc::Arrival::Trace(requests.iter().map(recorded).collect())
+        }
+        Arrival::After { requests } => {
+            let received = |(connection, requests): &(u32, u64)| Received {
+                conversation: first + connection,
+                requests: *requests,
+            };
+            let dependent = |(request_bytes, after): &(u32, Vec<(u32, u64)>)| Dependent {
+                request_bytes: *request_bytes,
+                response_bytes: 1,
+                after: after.iter().map(received).collect(),
+            };
+            netacc_rpc::Arrival::After(requests.get(number).into_iter().flatten().map(dependent).collect())
         }
         Arrival::Flows { flows } => {
             let recorded = |(ns, request_bytes): &(u64, u32)| Recorded {

@@ -229,6 +229,12 @@ pub enum Arrival {
         /// In order of time.
         requests: Vec<(u64, u32, u32)>,
     },
+    /// Requests of each connection, in their order, which wait for others: bytes, and what is to be received before, by
+    /// the number of the connection in its group and how many of its requests. Responses are one byte.
+    After {
+        /// As many lists as there are connections.
+        requests: Vec<Vec<(u32, Vec<(u32, u64)>)>>,
+    },
     /// One request of each connection, in their order: its time and its bytes. The response is one byte.
     Flows {
         /// As many as there are connections.
@@ -320,6 +326,12 @@ impl Scenario {
         let connections = |g: &Group| g.clients.iter().map(|c| c.connections as usize).sum::<usize>();
         let unlike = |g: &Group| matches!(&g.arrival, Arrival::Flows { flows } if flows.len() != connections(g));
         refuse(self.groups.iter().any(unlike), "a group has as many flows as connections")?;
+        let bad_after = |g: &Group| {
+            let Arrival::After { requests } = &g.arrival else { return false };
+            let mut on = requests.iter().flatten().flat_map(|(_, after)| after);
+            requests.len() != connections(g) || on.any(|(connection, _)| *connection as usize >= requests.len())
+        };
+        refuse(self.groups.iter().any(bad_after), "a request waits for a connection that the group does not have")?;
         let mut names: Vec<&str> = self.groups.iter().map(|g| g.name.as_str()).collect();
         names.sort_unstable();
         refuse(names.windows(2).any(|w| w[0] == w[1]), "two groups have one name")?;
