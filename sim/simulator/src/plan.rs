@@ -8,7 +8,7 @@ use netacc_host::{LoopKind, ProcessorConfig};
 use netacc_modelled::HostConfig;
 use netacc_rpc::{Conversation, Dependent, Received, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp, Transport};
 
-use crate::scenario::{Arrival, Datagrams, Group, Loop, Pause, Scenario, ScenarioError, SizeBin, Stack};
+use crate::scenario::{self, Arrival, Datagrams, Group, Loop, Pause, Scenario, ScenarioError, SizeBin, Stack};
 
 impl Scenario {
     /// The hosts and their conversations, before the first request.
@@ -159,10 +159,10 @@ fn arrival(arrival: &Arrival, number: usize, first: u32) -> netacc_rpc::Arrival 
                 conversation: first + connection,
                 requests: *requests,
             };
-            let dependent = |(request_bytes, after): &(u32, Vec<(u32, u64)>)| Dependent {
-                request_bytes: *request_bytes,
+            let dependent = |of: &scenario::Dependent| Dependent {
+                request_bytes: of.bytes,
                 response_bytes: 1,
-                after: after.iter().map(received).collect(),
+                after: of.after.iter().map(received).collect(),
             };
             netacc_rpc::Arrival::After(requests.get(number).into_iter().flatten().map(dependent).collect())
         }

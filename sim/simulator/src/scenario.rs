@@ -208,6 +208,16 @@ pub struct Pause {
     pub exponential: bool,
 }
 
+/// A request that waits for others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dependent {
+    /// Its length.
+    pub bytes: u32,
+    /// What is to be received before: the number of a connection in the group, and how many of its requests.
+    pub after: Vec<(u32, u64)>,
+}
+
 /// When requests of a connection come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
@@ -229,11 +239,10 @@ pub enum Arrival {
         /// In order of time.
         requests: Vec<(u64, u32, u32)>,
     },
-    /// Requests of each connection, in their order, which wait for others: bytes, and what is to be received before, by
-    /// the number of the connection in its group and how many of its requests. Responses are one byte.
+    /// Requests of each connection, in their order, which wait for others. Responses are one byte.
     After {
         /// As many lists as there are connections.
-        requests: Vec<Vec<(u32, Vec<(u32, u64)>)>>,
+        requests: Vec<Vec<Dependent>>,
     },
     /// One request of each connection, in their order: its time and its bytes. The response is one byte.
     Flows {
@@ -328,7 +337,7 @@ impl Scenario {
         refuse(self.groups.iter().any(unlike), "a group has as many flows as connections")?;
         let bad_after = |g: &Group| {
             let Arrival::After { requests } = &g.arrival else { return false };
-            let mut on = requests.iter().flatten().flat_map(|(_, after)| after);
+            let mut on = requests.iter().flatten().flat_map(|dependent| &dependent.after);
             requests.len() != connections(g) || on.any(|(connection, _)| *connection as usize >= requests.len())
         };
         refuse(self.groups.iter().any(bad_after), "a request waits for a connection that the group does not have")?;
