@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from netacc_lab.sim import estimate, paths, resolve
 from netacc_lab.sim.columns import table
+from netacc_lab.sim.completion import completions
 from netacc_lab.sim.engine import DaskEngine, Engine, EngineError, SerialEngine
 from netacc_lab.sim.errors import ScenarioError, refuse
 from netacc_lab.sim.model import Scenario
@@ -247,6 +248,9 @@ def _print_summary(options: argparse.Namespace, found: Study | None) -> int:
             "points": found.table(),
             "slowdowns": [
                 {**point.values, **vars(each)} for point in found.points for each in slowdowns(point.runs)
+            ],
+            "collectives": [
+                {**point.values, **vars(each)} for point in found.points for each in completions(point.runs)
             ],
             "failures": failures,
             "without_effect": unused,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from netacc_lab.sim.completion import completions
 from netacc_lab.sim.slowdown import slowdowns
 from netacc_lab.sim.stats import Estimate
 from netacc_lab.sim.study import Point, Study
@@ -78,7 +79,7 @@ def _show(name: str, value: float) -> str:
 
 
 def table(study: Study) -> str:
-    """The table, for a terminal; and that of the slowdowns of flows, if there are any."""
+    """The table, for a terminal; and those of slowdowns of flows and of collective operations."""
     headings = columns(study)
     heads = ["point", "group", *headings.values()]
     lines = [heads]
@@ -93,7 +94,12 @@ def table(study: Study) -> str:
         for each in slowdowns(point.runs):
             tail = (f"{value:.2f}" for value in (each.p50, each.p95, each.p99))
             slow.append([point.label, f"{each.most_bytes:,} B", f"{each.flows:,}", *tail])
-    return _padded(lines) + (f"\n\n{_padded(slow)}" if len(slow) > 1 else "")
+    took = [["point", "operation", "hosts", "took", "bus Gbit/s"]]
+    for point in study.points:
+        for one in completions(point.runs):
+            bus = f"{one.bits_per_s / 1e9:.2f}"
+            took.append([point.label, one.group, str(one.hosts), describe_ns(one.nanoseconds), bus])
+    return "\n\n".join([_padded(lines), *(_padded(more) for more in (slow, took) if len(more) > 1)])
 
 
 def _padded(lines: Sequence[Sequence[str]]) -> str:

@@ -44,6 +44,10 @@ def events(resolved: Resolved) -> int:
             packets = (
                 sum(-(-size // device["nic"]["mtu_bytes"]) + 1 for _, size in arrival["flows"]) / connections
             )
+        elif arrival["kind"] == "after":
+            lengths = [message["bytes"] for messages in arrival["requests"] for message in messages]
+            requests = float(len(lengths))
+            packets = sum(-(-size // device["nic"]["mtu_bytes"]) + 1 for size in lengths) / requests
         elif arrival["kind"] == "open":
             requests = each * connections * span / arrival["interval"]["mean_ns"]
         else:

@@ -213,10 +213,12 @@ class Workload(Strict):
         "short-connections",
         "trace-replay",
         "flows",
+        "collective",
         "datagrams",
     ] = Field(
         default="request-response",
-        description="flows: each line of a file is a message between two hosts; datagrams: UDP, "
+        description="flows: each line of a file is a message between two hosts; collective: one operation "
+        "of all hosts with clients, as MPI has it; datagrams: UDP, "
         "one datagram for a request; answered if there is a response, else a "
         "closed loop sends the next when the call is over that has sent the one before",
     )
@@ -247,6 +249,11 @@ class Workload(Strict):
     count: Count | None = Field(
         default=None,
         description="requests of each at most; short-connections: connections of each client",
+    )
+    collective: Literal["all-to-all", "ring", "tree"] | None = Field(
+        default=None,
+        description="collective: all-to-all, or an all-reduce in a ring or up and down a tree; `request` is "
+        "the buffer of each host",
     )
     trace: str | None = Field(default=None, description="trace-replay: a CSV file beside the scenario")
     flows: str | None = Field(

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from netacc_lab.sim import ports, slowdown, stats, units
+from netacc_lab.sim import completion, ports, slowdown, stats, units
 from netacc_lab.sim.columns import COLUMNS, cell, columns
 from netacc_lab.sim.study import Point, Study
 
@@ -44,7 +44,7 @@ def write(study: Study, path: Path) -> None:
             )
     heads = "".join(f"<th>{head}</th>" for head in ("point", "group", *headings.values()))
     plots = "".join(f"<h2>{html.escape(title)}</h2>{_image(figure)}" for title, figure in _figures(study))
-    slow = "".join(_slowdowns(point) for point in study.points)
+    slow = "".join(_slowdowns(point) for point in study.points) + _collectives(study)
     notes = "".join(f'<p class="bad">{html.escape(note)}.</p>' for note in study.notes())
     runs = sum(len(point.runs) for point in study.points)
     versions = sorted({run.meta["code_version"] for point in study.points for run in point.runs})
@@ -116,6 +116,18 @@ def _slowdowns(point: Point) -> str:
     heads = "".join(f"<th>{name}</th>" for name in names)
     title = f"Slowdown of flows: {point.label}"
     return f"<h2>{html.escape(title)}</h2><table><tr>{heads}</tr>{rows}</table>"
+
+
+def _collectives(study: Study) -> str:
+    """How long collective operations took, each seed."""
+    rows = "".join(
+        f"<tr><td>{html.escape(point.label)}</td><td>{html.escape(each.group)}</td><td>{each.hosts}</td>"
+        f"<td>{units.describe_ns(each.nanoseconds)}</td><td>{each.bits_per_s / 1e9:.2f}</td></tr>"
+        for point in study.points
+        for each in completion.completions(point.runs)
+    )
+    heads = "".join(f"<th>{name}</th>" for name in ("point", "operation", "hosts", "took", "bus Gbit/s"))
+    return f"<h2>Collective operations</h2><table><tr>{heads}</tr>{rows}</table>" if rows else ""
 
 
 def _profiles(study: Study) -> str:

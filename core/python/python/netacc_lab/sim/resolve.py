@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from netacc_lab.sim import buffers, costs, declared, fits, flows, profiles, rate_control
+from netacc_lab.sim import buffers, collectives, costs, declared, fits, flows, profiles, rate_control
 from netacc_lab.sim.errors import ScenarioError, from_validation, refuse
 from netacc_lab.sim.model import (
     DeviceValues,
@@ -39,6 +39,20 @@ UDP_HEADERS = 28
 FORMAT = 4
 
 Resolved = dict[str, Any]
+
+
+_ONE_BYTE = [{"weight": 1, "min_bytes": 1, "max_bytes": 1}]
+#: Of groups whose messages have their own lengths and times.
+PLANNED: Resolved = {
+    "request": _ONE_BYTE,
+    "response": _ONE_BYTE,
+    "requests_per_connection": None,
+    "datagrams": None,
+    "start_spread_ns": 0,
+    "count": None,
+    "service_ns": 0,
+    "client_service_ns": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -180,7 +194,7 @@ def resolve(scenario: Scenario, file: Path) -> Resolved:
 
 def _parts(scenario: Scenario, graph: Graph, file: Path) -> tuple[list[int], list[int]]:
     """The hosts of servers and of clients."""
-    placed = [w for w in scenario.workload if w.kind != "flows"]
+    placed = [w for w in scenario.workload if w.kind not in ("flows", "collective")]
     for number, workload in enumerate(scenario.workload):
         if workload.kind != "flows" and workload.clients is None:
             raise refuse(file, f"workload.{number}.clients", f"is missing: {workload.kind} needs it")
@@ -295,6 +309,10 @@ def _group(
     key = f"workload.{number}"
     if workload.kind == "flows":
         return _flows(workload, scenario, graph, key, file)
+    if workload.kind == "collective":
+        return _collective(workload, scenario, graph, key, file)
+    if workload.collective is not None:
+        raise refuse(file, f"{key}.collective", f"has no effect: the workload is {workload.kind}")
     if workload.flows is not None:
         raise refuse(file, f"{key}.flows", f"has no effect: the workload is {workload.kind}")
     short = workload.kind == "short-connections"
@@ -340,32 +358,50 @@ def _flows(workload: Workload, scenario: Scenario, graph: Graph, key: str, file:
         raise refuse(file, f"{key}.{name.replace('_', '-')}", "has no effect: the file has the flows")
     if workload.flows is None:
         raise refuse(file, f"{key}.flows", "is missing: flows needs it")
-    if scenario.stack.kind is StackKind.NETACC and scenario.stack.anchor != "memory":
-        text = "must be memory: a flow is its connection's only request, and would go over TCP"
-        raise refuse(file, "stack.anchor", text)
+    _check_few_requests(scenario, file)
     found = flows.read(file.parent / workload.flows, graph.hosts)
     measure = scenario.measure
     if found[-1].start_ns >= measure.duration:
         text = f"ends before the last flow starts, {found[-1].start_ns}ns after the first"
         raise refuse(file, "measure.duration", text)
-    one = [{"weight": 1, "min_bytes": 1, "max_bytes": 1}]
     return {
         "name": workload.name,
         "clients": [{"client": each.src, "server": each.dst, "connections": 1} for each in found],
-        "request": one,
-        "response": one,
-        "requests_per_connection": None,
-        "datagrams": None,
         "arrival": {
             "kind": "flows",
             "flows": [(measure.warmup + each.start_ns, each.bytes) for each in found],
         },
         "start_ns": 0,
-        "start_spread_ns": 0,
-        "count": None,
-        "service_ns": 0,
-        "client_service_ns": 0,
+        **PLANNED,
     }
+
+
+def _collective(workload: Workload, scenario: Scenario, graph: Graph, key: str, file: Path) -> Resolved:
+    for name in sorted(workload.model_fields_set - {"name", "kind", "collective", "clients", "request"}):
+        raise refuse(file, f"{key}.{name.replace('_', '-')}", "has no effect: a collective operation is one")
+    if workload.collective is None:
+        raise refuse(file, f"{key}.collective", "is missing: a collective operation has a kind")
+    order = graph.in_order(scenario.topology.placement)
+    count = workload.clients or 0
+    if not 2 <= count <= len(order):
+        raise refuse(file, f"{key}.clients", f"{count} hosts: from 2 to {len(order)}, which there are")
+    bins = workload.request.mix if workload.request else []
+    if len(bins) != 1 or bins[0].min != bins[0].max:
+        raise refuse(file, f"{key}.request", "must be one length: that of each host's buffer")
+    _check_few_requests(scenario, file)
+    made = collectives.plan(workload.collective, count, bins[0].max)
+    return {
+        "name": workload.name,
+        **collectives.resolved(made, order[:count]),
+        "start_ns": scenario.measure.warmup,
+        **PLANNED,
+    }
+
+
+def _check_few_requests(scenario: Scenario, file: Path) -> None:
+    if scenario.stack.kind is StackKind.NETACC and scenario.stack.anchor != "memory":
+        text = "must be memory: connections have so few requests that these would go over TCP"
+        raise refuse(file, "stack.anchor", text)
 
 
 def _fit_datagrams(sizes: list[Resolved], scenario: Scenario, key: str, file: Path) -> None:
