@@ -237,7 +237,7 @@ ScenarioNetwork::WritePorts(std::ostream& out, uint64_t nowNs) const
         {
             uint32_t node = ends[side];
             const auto& port = link.ports[side];
-            // What waits at a host is in its NIC's queue pairs, not at the port.
+            // Packets of a host wait in its NIC's queue pairs, not at the port.
             uint64_t queue = IsHost(node) ? 0 : m_helper.GetSwitches()[node - m_hosts]->GetQueueBytes(link.indices[side]);
             out << nowNs << ',' << number << ',' << node << ',' << ends[1 - side] << ',' << queue << ',' << port->GetSentBytes()
                 << ',' << (port->IsPaused() ? 1 : 0) << ',' << port->GetPauses() << '\n';

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &NoiseArgs) -> Result<(), BenchError> {
     )
 }
 
-/// What a thread has seen of its processor.
+/// A thread's view of its processor.
 #[derive(Debug)]
 struct Watched {
     seconds: f64,

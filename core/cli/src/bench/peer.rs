@@ -280,7 +280,7 @@ impl Tally {
     }
 }
 
-/// What the measured part has used.
+/// The resources of the measured part.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     /// On the wall.

@@ -15,7 +15,7 @@ const WIRE_BYTES: f64 = 1082.0;
 /// A packet's way there and its acknowledgement's way back, when nothing waits: two links each.
 const EMPTY_NS: f64 = 2.0 * (WIRE_BYTES + 86.0) + 4.0 * DELAY_NS as f64;
 
-/// What a bottleneck was like, and how it was shared.
+/// A bottleneck: its queue, and how its rate was shared.
 #[derive(Debug)]
 struct Steady {
     /// Bytes that waited: nanoseconds of wait, too.
