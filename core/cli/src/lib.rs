@@ -6,3 +6,4 @@ pub mod lat;
 pub mod sim;
 pub mod ss;
 pub mod switch;
+pub mod trace;

@@ -33,7 +33,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use args::{Invocation, HELP};
-pub use client::{fetch, query, FetchError};
+pub use client::{fetch, query, query_with, FetchError};
+pub use list::accelerated;
 use netacc_proto::Reason;
 
 const USAGE_STATUS: u8 = 2;

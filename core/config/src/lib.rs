@@ -34,6 +34,7 @@ mod problem;
 mod render;
 mod secret;
 pub mod stats;
+pub mod trace;
 mod value;
 
 pub use config::{Config, IoConfig, LinkConfig, LogConfig, MemoryConfig, PromotionConfig, ShmConfig};

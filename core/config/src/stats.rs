@@ -55,6 +55,20 @@ pub struct Snapshot {
     pub sock: Option<Vec<SocketStats>>,
 }
 
+/// Whether a process is traced now: the answer to `TRACE` and `UNTRACE`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traced {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The process.
+    pub pid: u32,
+    /// A trace runs.
+    pub traced: bool,
+    /// Why none could be begun; empty if that was not requested, or has worked.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error: String,
+}
+
 /// The result of taking a process's connections off their links, or letting them back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switched {

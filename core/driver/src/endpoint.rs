@@ -19,12 +19,13 @@
 //! * [`room`]: streams that wait for room on their link.
 //! * [`silence`]: links that fall silent without an error from their device.
 //! * [`leave`]: leaving all links.
+//! * [`marks`]: marks for a trace.
 //!
 //! This module, [`timers`] and [`todo`](mod@todo) have the data. A thread needs the endpoint to lock a stream, so the other modules,
 //! which lock streams, are above them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +46,7 @@ mod direct;
 mod dying;
 mod incoming;
 mod leave;
+mod marks;
 mod open;
 mod progress;
 mod promotions;
@@ -116,6 +118,8 @@ pub struct Endpoint {
     counters: Counters,
     /// Why streams are kept off links: see [`Endpoint::suspend_promotion`]. [`Reason::None`] if they are not.
     promotion_suspended: AtomicU16,
+    /// A trace runs: see [`Mark`](crate::Mark).
+    pub(crate) traced: AtomicBool,
 }
 
 #[derive(Default)]
@@ -163,6 +167,7 @@ impl Endpoint {
             todo: Mutex::default(),
             counters: Counters::default(),
             promotion_suspended: AtomicU16::new(Reason::None as u16),
+            traced: AtomicBool::new(false),
         })
     }
 

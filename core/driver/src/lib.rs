@@ -6,6 +6,7 @@
 //!   [`LockedStream`] while it changes.
 //! * [`PathChoice`]: whether a link or the anchor is the faster path to a service.
 //! * [`PromotionSchedule`]: the times at which a connection tries to get a link.
+//! * [`Mark`]: points on the way of a stream's bytes, for a trace.
 //! * [`Readiness`]: the result that `poll` would report for a stream, readable without a lock.
 //!
 //! It has no thread and no clock of its own, and never blocks: the library calls it from the program's threads and from
@@ -19,6 +20,7 @@ mod counted;
 mod counters;
 mod endpoint;
 mod link;
+mod mark;
 mod readiness;
 mod schedule;
 mod sink;
@@ -30,6 +32,7 @@ pub use counters::{Counters, StreamCounters};
 pub use endpoint::contest::CONTEST_PATIENCE;
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded, Sharing};
 pub use link::{AnswerPatience, LinkOf, LinkSleep, LinkStatus};
+pub use mark::Mark;
 pub use readiness::Readiness;
 pub use schedule::{PromotionSchedule, Tries};
 pub use sink::ReadySink;

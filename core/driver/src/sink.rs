@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use netacc_proto::Reason;
 
-use crate::{Readiness, StreamCell};
+use crate::{Mark, Readiness, StreamCell};
 
 /// Receives an event when a stream's readiness may have gained a bit. Called with the stream locked: must not lock it.
 pub trait ReadySink: Send + Sync {
@@ -28,4 +28,8 @@ pub trait ReadySink: Send + Sync {
     /// The stream has gone onto a link, is about to, or has left it: the owner may watch its anchor, and move the link to a completion queue of
     /// its own. Called from [`Endpoint::progress`](crate::Endpoint::progress) with nothing locked.
     fn moved(&self, stream: &Arc<StreamCell>);
+
+    /// A mark on the way of a stream's bytes, while a trace runs: see [`Endpoint::set_traced`](crate::Endpoint::set_traced). Called with the stream
+    /// locked.
+    fn mark(&self, _stream: &StreamCell, _mark: Mark, _position: u64) {}
 }

@@ -17,8 +17,9 @@
 //! [`socket`], [`ring`], [`runtime`], `anchor`, [`switching`], [`holders`], [`vfork`] |
 //! | traits: the interfaces of an epoll instance to the table ([`instance`]) and to the sockets that it watches
 //! ([`watchers`]) | [`instance`], [`watchers`] |
-//! | independent parts: answers, throughput and lifetimes, which decide between link and TCP; other holders of a socket; spinning
-//! | [`answers`], [`bulk`], `batch`, [`family`], [`spin`] |
+//! | independent parts: answers, throughput and lifetimes, which decide between link and TCP; other holders of a socket; spinning;
+//! events of a trace
+//! | [`answers`], [`bulk`], `batch`, [`family`], [`spin`], `trace` |
 //! | the C library, the kernel, and the library's own descriptors | [`os`] |
 //!
 //! So a change of [`epoll`] does not require reading how a process forks: fork, closing and the sandbox use only the
@@ -53,6 +54,7 @@ pub mod spin;
 pub mod stats;
 pub mod switching;
 pub mod table;
+mod trace;
 pub mod vfork;
 pub mod wait;
 pub mod watched;

@@ -5,6 +5,8 @@
 //! * `DEMOTE` takes all connections off their links and `PROMOTE` lets them back. `SURRENDER` with the number of a
 //!   descriptor takes that connection off for good, because another process takes the descriptor. The answer is a
 //!   `netacc_config::stats::Switched`.
+//! * `TRACE`, with the memory of `netacc_config::trace` as a passed descriptor, begins a trace, and `UNTRACE` ends it. The answer is a
+//!   `netacc_config::stats::Traced`.
 //! * `GET` with the names of sections (`all`, `cfg`, `cnt`, `mem`, `qp`, `sock`; separated by commas or spaces, `cnt`
 //!   if there are none) is answered by one JSON document (`netacc_config::stats::Snapshot`), up to end of file.
 //!
@@ -36,6 +38,7 @@ use crate::table::{self, Entry};
 
 mod peer;
 mod switch;
+mod traced;
 
 /// Time for a client to send its request, and then to read the answer. Arbitrary: clients are local.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -126,8 +129,11 @@ struct Client(OwnedFd);
 
 impl Client {
     fn answer(&self, runtime: &Runtime) {
-        let answer = match self.request(now() + PATIENCE) {
+        let mut passed = None;
+        let answer = match self.request(now() + PATIENCE, &mut passed) {
             None => return,
+            Some(Request::Trace) => serde_json::to_vec(&traced::begin(runtime, passed)),
+            Some(Request::Untrace) => serde_json::to_vec(&traced::end(runtime)),
             Some(Request::Report(sections)) => runtime.work(|| serde_json::to_vec(&snapshot(runtime, sections))),
             Some(Request::Demote) => serde_json::to_vec(&switch::demote(runtime)),
             Some(Request::Promote) => serde_json::to_vec(&switch::promote(runtime)),
@@ -142,12 +148,13 @@ impl Client {
         }
     }
 
-    fn request(&self, deadline: Instant) -> Option<Request> {
+    /// Reads the request, and the descriptor that comes with it.
+    fn request(&self, deadline: Instant, passed: &mut Option<OwnedFd>) -> Option<Request> {
         let mut line = [0u8; MAX_REQUEST];
         let mut len = 0;
         while len < line.len() {
-            // SAFETY: the rest of the buffer is writable.
-            let n = unsafe { real::recv(self.0.as_raw_fd(), line[len..].as_mut_ptr().cast(), line.len() - len, 0) };
+            let (n, fd) = peer::receive(self.0.as_raw_fd(), &mut line[len..]);
+            *passed = passed.take().or(fd);
             match n {
                 0 => return Request::parse(&line[..len]),
                 n if n > 0 => len += n as usize,
@@ -232,6 +239,8 @@ enum Request {
     Demote,
     Promote,
     Surrender(RawFd),
+    Trace,
+    Untrace,
 }
 
 impl Request {
@@ -240,6 +249,8 @@ impl Request {
         match line.trim_ascii() {
             b"DEMOTE" => Some(Request::Demote),
             b"PROMOTE" => Some(Request::Promote),
+            b"TRACE" => Some(Request::Trace),
+            b"UNTRACE" => Some(Request::Untrace),
             line if line.starts_with(b"SURRENDER ") => {
                 let fd = std::str::from_utf8(&line["SURRENDER ".len()..]).ok()?.trim();
                 fd.parse().ok().map(Request::Surrender)

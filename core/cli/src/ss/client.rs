@@ -1,8 +1,8 @@
 //! The client's half of the protocol. The listener is untrusted until SO_PEERCRED has shown its process, and its answer
 //! is always untrusted.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use netacc_config::stats::{Snapshot, VERSION};
 use nix::errno::Errno;
-use nix::sys::socket::{connect, getsockopt, setsockopt, socket, sockopt, AddressFamily, SockFlag, SockType, UnixAddr};
+use nix::sys::socket::{
+    connect, getsockopt, sendmsg, setsockopt, socket, sockopt, AddressFamily, ControlMessage, MsgFlags, SockFlag,
+    SockType, UnixAddr,
+};
 use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 
@@ -110,6 +113,18 @@ pub fn fetch(pid: u32, sections: &str) -> Result<Snapshot, FetchError> {
 /// # Errors
 /// See [`FetchError`].
 pub fn query<T: serde::de::DeserializeOwned>(pid: u32, request: &str) -> Result<T, FetchError> {
+    query_with(pid, request, None)
+}
+
+/// As [`query`], and passes the process a descriptor.
+///
+/// # Errors
+/// See [`FetchError`].
+pub fn query_with<T: serde::de::DeserializeOwned>(
+    pid: u32,
+    request: &str,
+    passed: Option<BorrowedFd<'_>>,
+) -> Result<T, FetchError> {
     let deadline = Instant::now() + TIMEOUT;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FetchError::NoAnswer(pid),
@@ -121,9 +136,18 @@ pub fn query<T: serde::de::DeserializeOwned>(pid: u32, request: &str) -> Result<
         _ => failed(errno.into()),
     })?);
     check_listener(pid, &stream)?;
-    stream.write_all(format!("{request}\n").as_bytes()).map_err(failed)?;
+    let line = format!("{request}\n");
+    let sent = pass(&stream, line.as_bytes(), passed).map_err(|errno| failed(errno.into()))?;
+    stream.write_all(&line.as_bytes()[sent..]).map_err(failed)?;
     let answer = read_all(pid, &mut stream, deadline)?;
     decode(pid, &answer)
+}
+
+/// Sends the first bytes, with the descriptor. Returns how many.
+fn pass(stream: &UnixStream, bytes: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
+    let fds = passed.map(|fd| fd.as_raw_fd());
+    let rights = fds.as_ref().map(|fd| ControlMessage::ScmRights(std::slice::from_ref(fd)));
+    sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(bytes)], rights.as_slice(), MsgFlags::MSG_NOSIGNAL, None)
 }
 
 /// Connects, waiting a bounded time for room in the listener's queue.

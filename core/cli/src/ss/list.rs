@@ -40,6 +40,16 @@ pub(super) fn list() -> Result<Vec<Process>, FetchError> {
     Ok(pids.into_iter().filter_map(describe).collect())
 }
 
+/// Every accelerated process that the user may query, by number, with its name.
+///
+/// # Errors
+/// The kernel's table of Unix sockets cannot be read.
+pub fn accelerated() -> Result<Vec<(u32, String)>, FetchError> {
+    let table = std::fs::read("/proc/net/unix").map_err(FetchError::NoTable)?;
+    let pids = listeners(&String::from_utf8_lossy(&table));
+    Ok(pids.into_iter().filter_map(|pid| Some((pid, fetch(pid, "mem").ok()?.program))).collect())
+}
+
 /// Process numbers in the names of abstract sockets `netacc-ss/PID`.
 fn listeners(table: &str) -> BTreeSet<u32> {
     let names = table.lines().filter_map(|line| line.split_once("@netacc-ss/"));

@@ -14,7 +14,7 @@ use super::inner::readiness_of;
 use super::states::Listed;
 use crate::counted::Counted;
 use crate::endpoint::Timed;
-use crate::{Counters, Endpoint, Readiness, StreamCounters};
+use crate::{Counters, Endpoint, Mark, Readiness, StreamCounters};
 
 /// How long a write that finds the anchor full waits for the answer to an OPEN before the pledge is voided: it would
 /// have waited anyway, and the peer's program has up to some megabytes to read first. Arbitrary.
@@ -224,6 +224,7 @@ impl LockedStream<'_> {
     pub fn anchor_sent(&mut self, n: usize) {
         self.inner.proto.anchor_sent(n as u64);
         self.inner.tcp.carried.written += n as u64;
+        self.endpoint.mark(self.cell, Mark::AnchorSent(self.inner.proto.reason()), || self.inner.tcp.carried.written);
         self.inner.counters.tx_bytes_tcp += n as u64;
     }
 
@@ -233,6 +234,7 @@ impl LockedStream<'_> {
     pub fn anchor_received(&mut self, n: usize) {
         self.inner.proto.anchor_received(n as u64);
         self.inner.tcp.carried.read += n as u64;
+        self.endpoint.mark(self.cell, Mark::AnchorRead(self.inner.proto.reason()), || self.inner.tcp.carried.read);
         self.inner.counters.rx_bytes_tcp += n as u64;
         if self.rx_source() == RxSource::Record {
             self.progress_anchor(false);

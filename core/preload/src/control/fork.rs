@@ -20,7 +20,7 @@ use crate::runtime::inherited::add_way;
 use crate::runtime::{self, get, Inherited, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{family, queues, switching, wait};
+use crate::{family, queues, switching, trace, wait};
 
 thread_local! {
     /// The descriptors of the backend, and those that threads and epoll instances have for their waits, listed before
@@ -92,10 +92,12 @@ pub fn after_fork_parent() {
 pub fn after_fork_child() {
     // Also in a child that confines itself: the program's calls are counted in any case.
     netacc_descriptors::after_fork_child();
+    trace::after_fork_child();
     if confinement::is_confined() {
         return;
     }
     PAUSED.set(None);
+    trace::give_back();
     own::after_fork_child();
     access::fault::after_fork_child();
     netacc_registry::after_fork();

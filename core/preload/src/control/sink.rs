@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_config::{LogLevel, UnseenIoPolicy};
-use netacc_driver::{Readiness, ReadySink, StreamCell};
+use netacc_driver::{Mark, Readiness, ReadySink, StreamCell};
 use netacc_proto::Reason;
 
 use crate::os::log;
 use crate::ring::foreign::{self, Verdict};
 use crate::runtime::{get, Runtime};
 use crate::table::{self, Entry, NO_FD};
-use crate::{queues, switching};
+use crate::{queues, switching, trace};
 
 /// The library's answer to changes of streams.
 pub(super) struct Sink;
@@ -106,5 +106,9 @@ impl ReadySink for Sink {
         if let Some(link) = link {
             queues::reassign(endpoint, &link, stream);
         }
+    }
+
+    fn mark(&self, stream: &StreamCell, mark: Mark, position: u64) {
+        trace::mark(stream, mark, position);
     }
 }

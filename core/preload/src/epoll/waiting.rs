@@ -22,7 +22,7 @@ use crate::os::{poll, real};
 use crate::runtime::{self, Runtime};
 use crate::table::Entry;
 use crate::wait::WITHOUT_EVENTFD;
-use crate::{batch, queues, switching, wait};
+use crate::{batch, queues, switching, trace, wait};
 
 /// `EP_MAX_EVENTS` of fs/eventpoll.c.
 const MOST_EVENTS: c_int = (c_int::MAX as usize / size_of::<epoll_event>()) as c_int;
@@ -101,6 +101,7 @@ fn wait_on_links(
     mask: *const libc::sigset_t,
 ) -> c_int {
     let shared = &epoll.shared;
+    let _waits = trace::waits();
     epoll.shared.poll(endpoint);
     if !collect_in_order(epoll, endpoint, out) {
         return -1;
@@ -486,6 +487,7 @@ fn raw_wait(
     timeout: Option<Duration>,
     mask: *const libc::sigset_t,
 ) -> c_int {
+    let _sleeps = (timeout != Some(Duration::ZERO)).then(trace::sleeps);
     let ms = match timeout {
         None => -1,
         Some(t) if t.is_zero() => 0,
@@ -618,6 +620,7 @@ enum Plain {
 /// Nothing here is on a link: the kernel does everything, and only the data is translated.
 fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> Plain {
     let shared = &epoll.shared;
+    let _waits = trace::waits();
     let deadline = timeout.map(|t| now() + t);
     let mut left = timeout;
     let _wait = (left != Some(Duration::ZERO)).then(|| Wait::begin(shared));

@@ -3,13 +3,13 @@
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use libc::{sockaddr, socklen_t};
 
 use crate::anchor::TcpInfo;
-use crate::os::real;
 use crate::os::sockopt::get_int;
+use crate::os::{own, real};
 
 /// Whether the client is the same user, or root.
 pub(super) fn is_trusted(client: RawFd) -> bool {
@@ -19,6 +19,55 @@ pub(super) fn is_trusted(client: RawFd) -> bool {
     let rc = unsafe { real::getsockopt(client, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len) };
     // SAFETY: no arguments.
     rc == 0 && (who.uid == 0 || who.uid == unsafe { libc::geteuid() })
+}
+
+/// Receives bytes, and the descriptor that may come with them. Returns the result of the call.
+pub(super) fn receive(client: RawFd, into: &mut [u8]) -> (isize, Option<OwnedFd>) {
+    let mut control = [0u64; 8];
+    let mut n = -1;
+    // The descriptor that comes gets a number of the library's.
+    let passed = own::make_high(|| {
+        let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        // SAFETY: all-zero is a valid header.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_iov, header.msg_iovlen) = (&raw mut iov, 1);
+        (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+        // SAFETY: the header is valid, and its memory writable.
+        n = unsafe { real::recvmsg(client, &mut header, libc::MSG_CMSG_CLOEXEC) };
+        if n < 0 {
+            return -1;
+        }
+        // SAFETY: as the kernel has written it.
+        unsafe { first_descriptor(&header) }
+    });
+    // SAFETY: a new descriptor with no other owner.
+    (n, passed.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// The first descriptor that has come, or -1; the others are closed.
+///
+/// # Safety
+/// The kernel has written the header's control messages.
+unsafe fn first_descriptor(header: &libc::msghdr) -> RawFd {
+    let mut first = -1;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        while !message.is_null() {
+            let bytes = (*message).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+            let is_rights = (*message).cmsg_level == libc::SOL_SOCKET && (*message).cmsg_type == libc::SCM_RIGHTS;
+            for at in 0..if is_rights { bytes / size_of::<RawFd>() } else { 0 } {
+                let fd = libc::CMSG_DATA(message).cast::<RawFd>().add(at).read_unaligned();
+                if first < 0 {
+                    first = fd;
+                } else {
+                    real::close(fd);
+                }
+            }
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+    }
+    first
 }
 
 /// Whether the descriptor is a TCP socket.

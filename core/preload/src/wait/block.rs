@@ -16,7 +16,7 @@ use crate::runtime::Runtime;
 use crate::socket::Socket;
 use netacc_socket::{Limit, Waited};
 
-use crate::wait;
+use crate::{trace, wait};
 
 /// Blocks until the stream may be ready: on the link, or in the kernel.
 pub fn block(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {
@@ -38,6 +38,7 @@ fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
     if !limit.restarts() || sock.nonblocking.load(Ordering::Relaxed) {
         return block_in_poll(fd, libc::POLLIN, limit);
     }
+    let _sleeps = trace::sleeps();
     let mut byte = 0u8;
     // SAFETY: one writable byte.
     let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
@@ -49,6 +50,7 @@ fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
 
 /// Blocks until `fd` has one of `events`, as a call on a connection does.
 pub fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
+    let _sleeps = trace::sleeps();
     if limit.restarts() {
         return wait::signalfd::poll(fd, events, limit);
     }

@@ -20,7 +20,7 @@ use crate::socket::Socket;
 use crate::switching;
 use crate::table::{self, Entry};
 use crate::watchers::{self, Registration, Sleeper};
-use crate::{batch, queues};
+use crate::{batch, queues, trace};
 
 /// The result of `poll` for an epoll instance that has events.
 const INSTANCE_READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
@@ -59,6 +59,7 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
         return kernel_poll(call, fds, timeout, mask);
     };
     batch::end(endpoint);
+    let _waits = trace::waits();
     let begun = now();
     let deadline = timeout.and_then(|t| {
         begun.as_nanos().checked_add(t.as_nanos().min(u128::from(u64::MAX)) as u64).map(Instant::from_nanos)
@@ -209,6 +210,7 @@ fn is_ours_to_report(p: &pollfd) -> bool {
 }
 
 fn kernel_poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+    let _sleeps = (timeout != Some(Duration::ZERO)).then(trace::sleeps);
     let ts = timeout.map(timespec);
     let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     match call {

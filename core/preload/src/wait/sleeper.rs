@@ -16,6 +16,7 @@ use crate::queues;
 use crate::runtime::Runtime;
 use crate::socket::Socket;
 use crate::switching::wake_sleepers;
+use crate::trace;
 use crate::wait::block_in_poll;
 use crate::watchers::{self, Registration, Sleeper};
 
@@ -147,6 +148,7 @@ impl StreamWait<'_> {
         if ready() || self.link.is_dead() {
             return Waited::Again;
         }
+        let _sleeps = trace::sleeps();
         match device.wait_qp(qp, seen, left(self.limit)) {
             Wait::Interrupted => Waited::Interrupted,
             Wait::TimedOut => Waited::TimedOut,

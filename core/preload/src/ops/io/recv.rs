@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libc::iovec;
+use netacc_config::trace::Point;
 use netacc_driver::{LockedStream, Readiness};
 use netacc_socket::{Errno, KernelError, Limit, Next, Receiving, RecvSocket, RecvWait, Waited};
 
@@ -21,7 +22,7 @@ use crate::os::sockopt::unread;
 use crate::socket::Socket;
 use crate::table::Entry;
 use crate::wait::{block, in_transition};
-use crate::{batch, runtime};
+use crate::{batch, runtime, trace};
 
 /// The direction of a call that receives.
 struct Incoming;
@@ -51,6 +52,7 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         return unsafe { kernel_recv(fd, iov, flags) };
     };
     let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
+    trace::call(Point::Recv, cell, || total(iov).unwrap_or_default());
     // SAFETY: passed on.
     if let Some(received) = unsafe { direct::receive(&target, iov, flags) } {
         return received as isize;
@@ -142,6 +144,7 @@ impl Call<'_, Incoming> {
     #[cold]
     fn wait(&mut self, wait: RecvWait) -> Waited {
         let Target { rt, sock, connection, .. } = self.target;
+        let _waits = trace::waits();
         match wait {
             RecvWait::Data(limit) => {
                 let waited = block(rt, sock, connection.cell, self.fd, Readiness::READABLE, limit);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libc::iovec;
+use netacc_config::trace::Point;
 use netacc_device::Instant;
 use netacc_driver::{LinkIo, LockedStream, Readiness};
 use netacc_socket::{Errno, Expected, KernelError, Limit, Next, SendSocket, SendWait, Sending, SwitchPatience, Waited};
@@ -24,7 +25,7 @@ use crate::socket::Socket;
 use crate::switching;
 use crate::table::Entry;
 use crate::wait::block;
-use crate::{batch, runtime};
+use crate::{batch, runtime, trace};
 
 /// Of all writes of the process.
 static SWITCH_PATIENCE: SwitchPatience = SwitchPatience::new();
@@ -61,6 +62,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     };
     let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
     batch::count_write(endpoint);
+    trace::call(Point::Send, cell, || total(iov).unwrap_or_default());
     // SAFETY: passed on.
     if let Some(sent) = unsafe { direct::send(&target, iov, flags) } {
         return sent as isize;

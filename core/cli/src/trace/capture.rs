@@ -1,0 +1,154 @@
+//! Windows of events, of several processes at the same time.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use netacc_config::stats::Traced;
+use netacc_config::trace::Event;
+use netacc_trace::memory::{Clock, EventMemory, Reading, Scale};
+use netacc_trace::message::{Process, Stamped, Window};
+
+use super::TraceError;
+use crate::ss::{query, query_with};
+
+/// Threads that were recording when a window closed have finished after so long a time. Arbitrary.
+const GRACE: Duration = Duration::from_micros(200);
+/// While a window is open its events are taken at these intervals, before the memory is full.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
+/// For so long the clocks are compared before the first window. More readings come at the end.
+const CALIBRATION: Duration = Duration::from_millis(20);
+
+/// The events of some processes.
+pub(super) struct Capture {
+    pub(super) processes: Vec<Process>,
+    pub(super) windows: Vec<Window>,
+    /// Events that were lost.
+    pub(super) lost: u64,
+}
+
+/// A process that is traced until this is dropped.
+struct Tracee {
+    pid: u32,
+    memory: EventMemory,
+}
+
+impl Tracee {
+    fn begin(pid: u32, clock: Clock) -> Result<Tracee, TraceError> {
+        let memory = EventMemory::new(clock).map_err(TraceError::Memory)?;
+        let traced: Traced = query_with(pid, "TRACE", Some(memory.file().as_fd()))?;
+        let tracee = Tracee { pid, memory };
+        if traced.traced {
+            Ok(tracee)
+        } else {
+            Err(TraceError::Refused { pid, error: traced.error })
+        }
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        self.memory.close();
+        // It may have ended meanwhile.
+        let _ = query::<Traced>(self.pid, "UNTRACE");
+    }
+}
+
+/// When windows open, and for how long.
+#[derive(Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) duration: Duration,
+    pub(super) window: Duration,
+    pub(super) every: Duration,
+}
+
+/// The events of a window, as they are read.
+#[derive(Default)]
+struct Raw {
+    counted_until: u64,
+    events: Vec<(usize, Event)>,
+}
+
+/// Traces the processes. `stop` is asked between windows.
+pub(super) fn capture(
+    processes: Vec<Process>,
+    plan: Plan,
+    progress: bool,
+    stop: &dyn Fn() -> bool,
+) -> Result<Capture, TraceError> {
+    let clock = Clock::here();
+    let first = Reading::take(clock);
+    let mut tracees = Vec::new();
+    for process in &processes {
+        tracees.push(Tracee::begin(process.pid, clock)?);
+    }
+    std::thread::sleep(CALIBRATION);
+    let rough = Scale::between(first, Reading::take(clock));
+    let bar = if progress { bar(plan) } else { ProgressBar::hidden() };
+    let begun = Instant::now();
+    let mut windows = Vec::new();
+    let mut lost = 0;
+    while begun.elapsed() < plan.duration && !stop() {
+        let opened = Instant::now();
+        let (raw, missed) = window(&mut tracees, clock, &rough, plan);
+        windows.push(raw);
+        lost += missed;
+        bar.set_position(begun.elapsed().as_millis().min(plan.duration.as_millis()) as u64);
+        std::thread::sleep(plan.every.saturating_sub(opened.elapsed()));
+    }
+    bar.finish_and_clear();
+    let scale = Scale::between(first, Reading::take(clock));
+    drop(tracees);
+    let windows = windows.into_iter().map(|raw| stamp(&raw, &scale)).collect();
+    Ok(Capture { processes, windows, lost })
+}
+
+fn bar(plan: Plan) -> ProgressBar {
+    let bar = ProgressBar::new(plan.duration.as_millis() as u64);
+    let style = ProgressStyle::with_template("tracing {bar:40} {elapsed_precise}");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn window(tracees: &mut [Tracee], clock: Clock, scale: &Scale, plan: Plan) -> (Raw, u64) {
+    let length = scale.ticks(plan.window);
+    let counted_until = clock.now().saturating_add(length / 2);
+    for tracee in &*tracees {
+        tracee.memory.open(length);
+    }
+    let mut raw = Raw { counted_until, events: Vec::new() };
+    let mut lost = 0;
+    let end = Instant::now() + plan.window;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        std::thread::sleep(left.min(DRAIN_INTERVAL));
+        if left.is_zero() {
+            break;
+        }
+        lost += drain(tracees, &mut raw);
+    }
+    for tracee in &*tracees {
+        tracee.memory.close();
+    }
+    std::thread::sleep(GRACE);
+    lost += drain(tracees, &mut raw);
+    (raw, lost)
+}
+
+fn drain(tracees: &mut [Tracee], raw: &mut Raw) -> u64 {
+    let mut lost = 0;
+    for (process, tracee) in tracees.iter_mut().enumerate() {
+        let drained = tracee.memory.drain();
+        lost += drained.lost;
+        raw.events.extend(drained.events.into_iter().map(|event| (process, event)));
+    }
+    lost
+}
+
+fn stamp(raw: &Raw, scale: &Scale) -> Window {
+    let stamped = |(process, event): &(usize, Event)| Stamped {
+        time: scale.nanoseconds(event.time),
+        process: *process,
+        event: *event,
+    };
+    Window { counted_until: scale.nanoseconds(raw.counted_until), events: raw.events.iter().map(stamped).collect() }
+}

@@ -1,0 +1,169 @@
+//! A timeline in the Trace Event Format (JSON), which Perfetto and other viewers of traces read: calls, waits and sleeps of each
+//! thread, and the stages of each message, with an arrow from its sender to its receiver.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use netacc_config::trace::Point;
+use serde_json::{json, Value};
+
+use crate::message::{Message, Process, Stamped};
+use crate::stage::Stage;
+
+/// Writes the timeline. Times in it are in microseconds, since the first event.
+///
+/// # Errors
+/// The writer's.
+pub fn write(out: &mut impl Write, processes: &[Process], events: &[Stamped], messages: &[Message]) -> io::Result<()> {
+    let first_event = events.iter().map(|stamped| stamped.time);
+    let origin = first_event.chain(messages.iter().map(|message| message.start)).min().unwrap_or(0);
+    let mut list = Lines { out, origin, first: true };
+    list.out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+    for process in processes {
+        list.push(&json!({"ph": "M", "name": "process_name", "pid": process.pid, "args": {"name": process.program}}))?;
+    }
+    for slice in slices(events) {
+        let pid = processes.get(slice.process).map_or(0, |process| process.pid);
+        list.slice(slice.name, pid, slice.thread.into(), (slice.start, slice.end), &Value::Null)?;
+    }
+    for (number, message) in messages.iter().enumerate() {
+        list.message(number, processes, message)?;
+    }
+    list.out.write_all(b"\n]}\n")
+}
+
+/// A part of a thread's time.
+struct Slice {
+    process: usize,
+    thread: u32,
+    name: &'static str,
+    start: u64,
+    end: u64,
+}
+
+/// The waits and sleeps of threads, each of them within one window.
+fn slices(events: &[Stamped]) -> Vec<Slice> {
+    let mut begun: HashMap<(usize, u32, Point), u64> = HashMap::new();
+    let mut slices = Vec::new();
+    for Stamped { time, process, event } in events {
+        let (begin, name) = match event.point {
+            Point::Wait | Point::Asleep => {
+                begun.insert((*process, event.thread, event.point), *time);
+                continue;
+            }
+            Point::Reported => (Point::Wait, "wait"),
+            Point::Woken => (Point::Asleep, "asleep"),
+            _ => continue,
+        };
+        if let Some(start) = begun.remove(&(*process, event.thread, begin)) {
+            slices.push(Slice { process: *process, thread: event.thread, name, start, end: *time });
+        }
+    }
+    slices
+}
+
+/// The list of events of the format.
+struct Lines<'a, W> {
+    out: &'a mut W,
+    origin: u64,
+    first: bool,
+}
+
+impl<W: Write> Lines<'_, W> {
+    fn push(&mut self, event: &Value) -> io::Result<()> {
+        self.out.write_all(if std::mem::take(&mut self.first) { b"\n" } else { b",\n" })?;
+        serde_json::to_writer(&mut *self.out, event)?;
+        Ok(())
+    }
+
+    fn microseconds(&self, time: u64) -> f64 {
+        time.saturating_sub(self.origin) as f64 / 1000.0
+    }
+
+    fn slice(&mut self, name: &str, pid: u32, thread: u64, (start, end): (u64, u64), args: &Value) -> io::Result<()> {
+        let (ts, dur) = (self.microseconds(start), end.saturating_sub(start) as f64 / 1000.0);
+        self.push(&json!({"ph": "X", "name": name, "pid": pid, "tid": thread, "ts": ts, "dur": dur, "args": args}))
+    }
+
+    /// The stages as a track of the message's own, the calls of both threads, and an arrow between these.
+    fn message(&mut self, number: usize, processes: &[Process], message: &Message) -> io::Result<()> {
+        let pid = |process: usize| processes.get(process).map_or(0, |process| process.pid);
+        let (sender, receiver) = (message.sender, message.receiver);
+        let args = json!({
+            "connection": format!("{:016x}", message.connection),
+            "ports": format!("{} to {}", sender.port, receiver.port),
+            "bytes": message.length,
+        });
+        let place = Track { id: number, pid: pid(sender.process) };
+        self.part(&place, "message", (message.start, message.end()), &args)?;
+        let mut time = message.start;
+        for stage in Stage::ALL {
+            let duration = message.stages.get(stage);
+            if duration > 0 {
+                self.part(&place, stage.name(), (time, time + duration), &Value::Null)?;
+            }
+            time += duration;
+        }
+        let sent = [Stage::Call, Stage::Copy, Stage::Post].map(|stage| message.stages.get(stage)).iter().sum::<u64>();
+        let read = message.end() - message.stages.get(Stage::Read);
+        self.slice("send", pid(sender.process), sender.thread.into(), (message.start, message.start + sent), &args)?;
+        self.slice("read", pid(receiver.process), receiver.thread.into(), (read, message.end()), &args)?;
+        for (phase, party, at) in [("s", sender, message.start), ("f", receiver, message.end())] {
+            let ts = self.microseconds(at);
+            self.push(&json!({
+                "ph": phase, "bp": "e", "id": number, "name": "message", "cat": "flow",
+                "pid": pid(party.process), "tid": party.thread, "ts": ts,
+            }))?;
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, track: &Track, name: &str, (start, end): (u64, u64), args: &Value) -> io::Result<()> {
+        for (phase, at) in [("b", start), ("e", end)] {
+            let ts = self.microseconds(at);
+            self.push(&json!({
+                "ph": phase, "cat": "message", "id": track.id, "pid": track.pid, "name": name, "ts": ts, "args": args,
+            }))?;
+        }
+        Ok(())
+    }
+}
+
+/// The track of a message.
+struct Track {
+    id: usize,
+    pid: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Party, Path};
+    use crate::stage::Stages;
+
+    #[test]
+    fn the_timeline_is_json_in_which_every_part_ends() {
+        let mut stages = Stages::default();
+        stages.add(Stage::Copy, 2000);
+        stages.add(Stage::Read, 1000);
+        let message = Message {
+            window: 0,
+            connection: 1,
+            sender: Party { process: 0, thread: 5, port: 1 },
+            receiver: Party { process: 1, thread: 6, port: 2 },
+            path: Path::Link,
+            length: 3,
+            start: 10_000,
+            stages,
+            hold: None,
+        };
+        let processes = [(1, "client"), (2, "\"server")].map(|(pid, name)| Process { pid, program: name.into() });
+        let mut out = Vec::new();
+        write(&mut out, &processes, &[], &[message]).expect("memory");
+        let timeline: Value = serde_json::from_slice(&out).expect("JSON");
+        let events = timeline["traceEvents"].as_array().expect("a list");
+        let count = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
+        assert_eq!((count("M"), count("b"), count("e"), count("X"), count("s"), count("f")), (2, 3, 3, 2, 1, 1));
+        assert!(events.iter().any(|event| event["name"] == "read" && event["ts"] == 2.0 && event["dur"] == 1.0));
+    }
+}

@@ -1,0 +1,114 @@
+"""`netacc trace` on running programs: what it counts, and that it leaves them as they were."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.modes import Mode
+from tests.apps.lib.net import free_port, wait_listening
+from tests.apps.lib.paths import binaries
+from tests.apps.lib.process import Process
+from tests.apps.test_switch import switch, wait_linked
+
+CLIENTS = 4
+# Longer than the scheduler of a busy machine keeps a process away, so that messages end within a window.
+WINDOWS = ["--duration", "2s", "--window", "200ms", "--every", "400ms"]
+LINK_STAGES = {"call", "copy", "held", "post", "wire", "completion", "wake", "ready", "read", "total"}
+ANCHOR_STAGES = {"call", "kernel", "wake", "ready", "read", "total"}
+
+
+def trace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(binaries() / "netacc"), "trace", *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def traced(processes: list[Process], *arguments: str) -> dict[str, Any]:
+    pids = [argument for process in processes for argument in ("-p", str(process.pid))]
+    done = trace("--json", *WINDOWS, *pids, *arguments)
+    assert done.returncode == 0, done.stderr
+    shown: dict[str, Any] = json.loads(done.stdout)
+    return shown
+
+
+@pytest.fixture
+def redis(lab: Lab) -> tuple[Process, Process]:
+    """A server and a load that lasts."""
+    port = free_port()
+    command = ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
+    server = lab.start("redis-server", command, accelerated=True)
+    wait_listening(port, server)
+    command = ["redis-benchmark", "-p", str(port), "-t", "set", "-c", str(CLIENTS), "-n", "100000000", "-q"]
+    load = lab.start("redis-benchmark", command, accelerated=True)
+    wait_linked(server, load, CLIENTS)
+    return server, load
+
+
+@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_stages_on_links_and_on_anchors(mode: Mode, redis: tuple[Process, Process], tmp_path: Path) -> None:
+    server, load = redis
+    timeline = tmp_path / "timeline.json"
+    on_links = traced([server, load], "--perfetto", str(timeline))
+    check(on_links, "link", LINK_STAGES, (server.pid, load.pid))
+    check_timeline(timeline, {server.pid, load.pid})
+    assert switch("demote", server)[0]["on_link"] == 0
+    on_anchors = traced([server, load])
+    check(on_anchors, "anchor (requested)", ANCHOR_STAGES, (server.pid, load.pid))
+
+
+def check(shown: dict[str, Any], path: str, allowed: set[str], pids: tuple[int, int]) -> None:
+    server, load = pids
+    groups = {(group["from"], group["to"]): group for group in shown["messages"] if group["path"] == path}
+    names = {f"redis-server ({server})", f"redis-benchmark ({load})"}
+    assert {frozenset(pair) for pair in groups} == {frozenset(names)} and len(groups) == 2
+    for group in groups.values():
+        stages = {stage["stage"]: stage for stage in group["stages"]}
+        assert stages.keys() <= allowed
+        # The stages of a message are consecutive, so their means add up.
+        parts = sum(stage["mean"] for name, stage in stages.items() if name != "total")
+        assert parts == pytest.approx(stages["total"]["mean"], rel=1e-6)
+        assert group["messages"] > 10 * shown["cut"]
+    requests = [group for group in shown["requests"] if group["path"] == path]
+    assert [(one["client"], one["server"]) for one in requests] == [
+        (f"redis-benchmark ({load})", f"redis-server ({server})")
+    ]
+    assert "server's program" in {part["part"] for part in requests[0]["stages"]}
+
+
+def check_timeline(path: Path, pids: set[int]) -> None:
+    events = json.loads(path.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == pids
+    begun, ended = (sum(event["ph"] == phase for event in events) for phase in "be")
+    assert begun == ended > 0
+    assert {"send", "read", "message"} <= {event["name"] for event in events}
+
+
+@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_a_process_that_was_traced_records_no_more(mode: Mode, redis: tuple[Process, Process]) -> None:
+    server, load = redis
+    traced([server, load])
+    mapped = Path(f"/proc/{server.pid}/maps").read_text()
+    assert "netacc-trace" not in mapped, "the tool's memory is still mapped"
+    # And it can be traced again.
+    assert traced([server, load])["messages"]
+
+
+@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_one_end_alone_is_not_enough(mode: Mode, redis: tuple[Process, Process]) -> None:
+    server, _ = redis
+    done = trace("-p", str(server.pid), "--duration", "300ms")
+    assert done.returncode == 7
+    assert "both ends" in done.stderr
+
+
+def test_errors_are_one_line() -> None:
+    for arguments, status in ((["-p", "999999999"], 1), (["-p", "1"], 3), (["--window", "1s"], 2)):
+        done = trace(*arguments)
+        assert done.returncode == status, done.stderr
+        assert done.stderr.startswith("netacc trace: ") and done.stderr.count("\n") == 1
