@@ -26,6 +26,14 @@ PAGES = {
     "SECURITY.md": "reference/generated/security.md",
 }
 LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
+RECORD = (
+    "A record is a folder: `record.json` with the fields below, the files that it names, and whatever",
+    "else the tool keeps there. `netacc bench`, `netacc lat` and `netacc_ss` write one with `--record DIR`;",
+    "`netacc calibrate`, `netacc sim` and the kit for two machines always do. `netacc record convert` makes",
+    "one of an older result, and `netacc report` prints one or compares two.",
+    "",
+    "A field that is added raises the version. A reader refuses later versions and unknown fields.",
+)
 logger = logging.getLogger(__name__)
 
 
@@ -125,11 +133,15 @@ def kind(value: dict[str, Any]) -> str:
     return str(value.get("type", "any"))
 
 
-def schema() -> str:
-    """The tables of the scenario schema."""
-    whole = json.loads((ROOT / "sim/scenarios/schema.json").read_text())
-    lines = ["# Scenario schema", "", "From `sim/scenarios/schema.json`."]
-    for name, table in {"Scenario": whole, **whole["$defs"]}.items():
+#: Of `record.json`: the package has it, so that an installed one has it, too.
+RECORD_SCHEMA = "core/python/python/netacc_lab/records/schema.json"
+
+
+def schema(file: str, title: str, root: str, *more: str) -> str:
+    """The tables of a JSON Schema, whose own table is called `root`."""
+    whole = json.loads((ROOT / file).read_text())
+    lines = [f"# {title}", "", f"From `{file}`.", *more]
+    for name, table in {root: whole, **whole["$defs"]}.items():
         lines += ["", f"## {name}", "", " ".join(table.get("description", "").split())]
         if "enum" in table:
             lines += ["", "One of " + kind(table) + "."]
@@ -146,7 +158,7 @@ def schema() -> str:
 def python_api() -> str:
     """Directives that take the Python package's documentation from its code."""
     lines = ["# Python API", ""]
-    whole = ("netacc_lab", "netacc_lab.sim", "netacc_lab.analysis")
+    whole = ("netacc_lab", "netacc_lab.sim", "netacc_lab.analysis", "netacc_lab.records")
     for module in (*whole, "netacc_lab.differential", "netacc_lab.strategies"):
         members = "   :members:\n   :imported-members:" if module in whole else "   :members:"
         lines += [f"## {module}", "", "```{eval-rst}", f".. automodule:: {module}", members, "```", ""]
@@ -196,7 +208,8 @@ def generate(_app: Sphinx) -> None:
         "commands": commands(),
         "reasons": reasons(),
         "jobs": jobs(),
-        "schema": schema(),
+        "schema": schema("sim/scenarios/schema.json", "Scenario schema", "Scenario"),
+        "record": schema(RECORD_SCHEMA, "Record schema", "Header", "", *RECORD),
         "python": python_api(),
     }
     for name, text in pages.items():

@@ -1,8 +1,8 @@
-"""Folders of recorded runs of two machines, in the format of `netacc sim` for simulated ones.
+"""The records of steps on two machines.
 
-`meta.json` has the request, the machines, and the outcome; `latency-GROUP.hdr` is a histogram of
-nanoseconds there and back, in HdrHistogram's V2 format, compressed. `netacc_lab.sim.store.Recorded` reads
-both kinds. A folder that has a `meta.json` is complete.
+`record.json` is what all records have; `meta.json` has the step's own findings besides, in the form of a
+run of `netacc sim`, so that `netacc_lab.sim.store.Recorded` reads both. `latency-GROUP.hdr` is a histogram of
+nanoseconds there and back.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hdrh.histogram import HdrHistogram
+from netacc_lab.records import Contents, converting
+from netacc_lab.records.folder import write_into
 
 #: The version of `meta.json`: the same as for simulated runs, whose `groups` have the same form.
 FORMAT = 1
@@ -70,5 +73,8 @@ class Record:
             "remarks": self.remarks,
         }
         (partial / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+        header = converting.of_kit(partial, meta).header
+        header.command = ["python", "-m", "ci.eri", *sys.argv[1:]]
+        write_into(partial, Contents(header))
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)

@@ -1,4 +1,4 @@
-"""Tables and a plot of recorded runs: `python -m ci.eri.report RESULTS`."""
+"""Tables of the steps `figures` and `redis`, then `netacc report`: `python -m ci.eri.report RESULTS`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from netacc_lab.analysis.__main__ import main as show
 from netacc_lab.sim.store import Recorded
 
 EMULATED = (
@@ -70,57 +71,6 @@ def comparison(figures: Mapping[str, Any]) -> str:
     return rows(["round", "tcp SET/s", "netacc SET/s", "tcp p99 ms", "netacc p99 ms", "ratio"], body)
 
 
-def latencies(runs: list[Recorded]) -> str:
-    """Medians and 99th percentiles of round trips, by placement; the ratio is of each to the first."""
-    columns = [run.meta["measured"]["placement"] for run in runs]
-    found: dict[str, list[tuple[float, float] | None]] = {}
-    for column, run in enumerate(runs):
-        report = {
-            group["name"]: (group["p50_ns"] / 1000, group["p99_ns"] / 1000) for group in run.meta["groups"]
-        }
-        for row in run.meta["figures"].get("ib_write_lat_us", ()):
-            # perftest reports one way.
-            report[f"ib_write_lat {row['bytes']:.0f} B"] = (2 * row["typical"], 2 * row["p99"])
-        for name, figures in report.items():
-            found.setdefault(name, [None] * len(runs))[column] = figures
-    body = []
-    for name, values in found.items():
-        first = values[0]
-        cells = [
-            ""
-            if value is None
-            else f"{value[0]:.2f} / {value[1]:.2f}"
-            + (f" ({value[0] / first[0]:.2f})" if first and first[0] and column else "")
-            for column, value in enumerate(values)
-        ]
-        body.append([name, *cells])
-    return rows(["there and back, us: p50 / p99", *columns], body)
-
-
-def plot(runs: list[Recorded], file: Path) -> None:
-    """Distributions of all round trips that have a histogram."""
-    import matplotlib as mpl
-
-    mpl.use("svg" if file.suffix == ".svg" else "agg")
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    shares = np.linspace(0, 99.9, 500)
-    figure, axes = plt.subplots(figsize=(8, 5))
-    for run in runs:
-        for group in run.meta["groups"]:
-            values = run.histogram(group["name"]).get_percentile_to_value_dict(list(shares))
-            label = f"{run.meta['measured']['placement']}, {run.meta['measured']['step']}: {group['name']}"
-            axes.plot([values[share] / 1000 for share in shares], shares, label=label)
-    axes.set_xscale("log")
-    axes.set_xlabel("64 bytes there and back (us)")
-    axes.set_ylabel("% of round trips")
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize="small")
-    figure.tight_layout()
-    figure.savefig(file)
-
-
 def recorded(folder: Path) -> list[Recorded]:
     """All runs of two machines below a folder, by placement and step."""
     found = [
@@ -131,7 +81,7 @@ def recorded(folder: Path) -> list[Recorded]:
 
 
 def report(runs: list[Recorded]) -> str:
-    """All tables."""
+    """The tables that are of this kit alone."""
     parts = []
     for run in runs:
         measured, figures = run.meta["measured"], run.meta["figures"]
@@ -142,10 +92,6 @@ def report(runs: list[Recorded]) -> str:
             parts.append(f"## {where}\n\n{comparison(figures)}")
         for what, how in (run.meta["failures"] | run.meta["remarks"]).items():
             parts.append(f"{where}: {what}: {how}")
-    for step in ("latency", "polled"):
-        of = [run for run in runs if run.meta["measured"]["step"] == step and run.meta["groups"]]
-        if of:
-            parts.append(f"## {step}\n\n{latencies(of)}")
     return "\n\n".join(parts)
 
 
@@ -158,11 +104,9 @@ def main() -> int:
     if not runs:
         print(f"{arguments.results}: no recorded runs of two machines", file=sys.stderr)
         return 1
-    print(report(runs))
-    with_latencies = [run for run in runs if any(run.folder.glob("latency-*.hdr"))]
-    if arguments.plot and with_latencies:
-        plot(with_latencies, arguments.plot)
-    return 0
+    print(report(runs), flush=True)
+    plot = ["--plot", str(arguments.plot)] if arguments.plot else []
+    return show([str(arguments.results), *plot])
 
 
 if __name__ == "__main__":

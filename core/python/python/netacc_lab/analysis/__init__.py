@@ -12,11 +12,14 @@ Latencies are in nanoseconds, rates per second. `netacc report` is the same for 
 from netacc_lab.analysis.comparison import Comparison, Ratio, compare, compare_records, differences
 from netacc_lab.analysis.figures import plot_ccdf, plot_percentiles
 from netacc_lab.analysis.intervals import Tail, ccdf, corrected, percentiles
-from netacc_lab.analysis.reading import RecordError, load
+from netacc_lab.analysis.reading import load
 from netacc_lab.analysis.record import Record, Run, Series
 from netacc_lab.analysis.studies import series_of
+from netacc_lab.analysis.timeline import Change, changes, plot_timeline, timeline
+from netacc_lab.records import RecordError
 
 __all__ = [
+    "Change",
     "Comparison",
     "Ratio",
     "Record",
@@ -25,6 +28,7 @@ __all__ = [
     "Series",
     "Tail",
     "ccdf",
+    "changes",
     "compare",
     "compare_records",
     "corrected",
@@ -33,5 +37,7 @@ __all__ = [
     "percentiles",
     "plot_ccdf",
     "plot_percentiles",
+    "plot_timeline",
     "series_of",
+    "timeline",
 ]

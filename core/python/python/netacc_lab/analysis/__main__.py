@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,19 +12,22 @@ from typing import Any
 
 from netacc_lab.analysis.comparison import Comparison, Ratio, compare, compare_records, differences
 from netacc_lab.analysis.intervals import USUAL, percentiles
-from netacc_lab.analysis.reading import RecordError, load
-from netacc_lab.analysis.record import Record
+from netacc_lab.analysis.reading import below, load
+from netacc_lab.analysis.record import Record, Series
+from netacc_lab.analysis.timeline import TIME, changes, plot_timeline
+from netacc_lab.records import RecordError
 from netacc_lab.sim.units import describe_ns
 
 EPILOG = """\
-A record is a file of `netacc bench ... --json` or `netacc lat --json`, or the folder of a run of `netacc sim`
-or of the kit for two machines.
+A record is a folder that a tool wrote with --record, a run of `netacc sim`, or a step of the kit for two
+machines. Older results, and what the tools print with --json, are read, too. Of a folder of records all are
+printed, and those of the same title compared with the first one.
 
 Exit codes: 0 printed, 1 the two have no series in common, 2 no record, or wrong arguments.
 
 examples:
-  netacc report results/redis-c100.json                  its series, and each compared with the first
-  netacc report before.json after.json --plot both.svg   the series that both have, compared
+  netacc bench redis --record redis; netacc report redis   its series, and each compared with the first
+  netacc report before after --plot both.svg               the series that both have, compared
 """
 
 
@@ -31,11 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     options = _parser().parse_args(arguments)
     try:
-        records = [load(path) for path in options.record]
-        if len(records) > 2:
+        if len(options.record) > 2:
             raise RecordError("more than two records")
-        different = differences(*records) if len(records) == 2 else []
-        comparisons = _compared(records)
+        records = [load(path) for path in _found(options.record)]
+        different = differences(*records) if len(options.record) == 2 else []
+        comparisons = _compared(records) if len(records) == len(options.record) else _grouped(records)
         if options.plot:
             _draw(records, options.plot)
     except (RecordError, ValueError) as error:
@@ -45,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({**_plain(records, comparisons), "differences": different}))
     else:
         _show(records, comparisons, different)
-    if len(records) == 2 and not comparisons:
+    if len(options.record) == 2 and not comparisons:
         print("netacc report: the two have no series in common", file=sys.stderr)
         return 1
     return 0
@@ -64,12 +68,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _found(paths: Sequence[Path]) -> list[Path]:
+    """One folder may be of many records."""
+    if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / "meta.json").exists():
+        return below(paths[0]) or list(paths)
+    return list(paths)
+
+
 def _compared(records: Sequence[Record]) -> list[Comparison]:
-    """Two records by the names of their series; of one the others with the first."""
+    """Two records by the names of their series; of one the others with the first of the same test or size."""
     if len(records) == 2:
         return compare_records(*records)
-    series = list(records[0])
-    return [compare(series[0], other) for other in series[1:]]
+    firsts: dict[str, Series] = {}
+    found = []
+    for series in records[0]:
+        first = firsts.setdefault(series.of, series)
+        if first is not series:
+            found.append(compare(first, series))
+    return found
+
+
+def _grouped(records: Sequence[Record]) -> list[Comparison]:
+    """Each measurement with the first one of the same title."""
+    firsts: dict[str, Record] = {}
+    found = []
+    for record in (record for record in records if not record.simulated):
+        first = firsts.setdefault(record.title, record)
+        if first is not record:
+            found += compare_records(first, record)
+    return found
 
 
 def _draw(records: Sequence[Record], file: Path) -> None:
@@ -81,7 +108,10 @@ def _draw(records: Sequence[Record], file: Path) -> None:
 
     series = [each for record in records for each in record]
     whole = [each for each in series if each.histograms()]
-    axes = plot_ccdf(whole) if whole else plot_percentiles(series)
+    if not series:
+        axes = plot_timeline(records[0])
+    else:
+        axes = plot_ccdf(whole) if whole else plot_percentiles(series)
     figure = axes.get_figure(root=True)
     if figure is not None:
         figure.savefig(file, bbox_inches="tight")
@@ -90,28 +120,90 @@ def _draw(records: Sequence[Record], file: Path) -> None:
 def _show(records: Sequence[Record], comparisons: Sequence[Comparison], different: Sequence[str]) -> None:
     for record in records:
         print(f"{record.title}  ({record.path})")
-        print(f"{record.machine}{', ' if record.date else ''}{record.date}")
-        lines = [["series", "runs", "a second", *(f"p{percent:g}" for percent in USUAL), "on links"]]
-        for series in record:
-            rates = sorted(run.rate_per_s for run in series.runs if run.rate_per_s is not None)
-            share = "" if series.link_share is None else f"{series.link_share:.1%}"
-            tails = [
-                "" if tail.value is None else _interval(tail.value, tail.low, tail.high)
-                for tail in percentiles(series)
-            ]
-            rate = f"{rates[len(rates) // 2]:,.0f}" if rates else ""
-            lines.append([series.name, str(len(series.runs)), rate, *tails, share])
-        _print(lines)
+        for line in _about(record):
+            print(line)
+        if record.series:
+            _print(_table(record))
+        for name in record.tables:
+            _print_changes(record, name)
         for warning in record.warnings:
-            red = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
-            print(f"{red[0]}note: {warning}{red[1]}", file=sys.stderr)
+            _warn(warning)
         print()
     for difference in different:
-        print(f"note: {difference}", file=sys.stderr)
+        _warn(difference)
     if comparisons:
         print("ratios to the first, with intervals (95 %); * where that leaves out 1")
         heads = ["compared", "a second", *(f"p{percent:g}" for percent in USUAL), "largest gap", "moved"]
         _print([heads, *(_line(each) for each in comparisons)])
+
+
+def _warn(text: str) -> None:
+    red = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
+    sys.stdout.flush()
+    print(f"{red[0]}note: {text}{red[1]}", file=sys.stderr)
+
+
+def _about(record: Record) -> list[str]:
+    """The machine, the date, the load by other work and the command."""
+    lines = [", ".join(part for part in (record.machine, record.date) if part)]
+    if record.contents:
+        header = record.contents.header
+        loads = []
+        if header.load.before.busy_processors is not None:
+            loads.append(f"{header.load.before.busy_processors:.1f} before")
+        if header.load.during:
+            loads.append(f"{header.load.during.busy_processors:.1f} meanwhile")
+            loads.append(f"at most {header.load.during.most_busy_processors:.1f} in a run")
+        if loads:
+            lines.append(f"processors busy with other work: {', '.join(loads)}")
+        if header.command:
+            lines.append(f"command: {shlex.join(header.command)}")
+    return [line for line in lines if line]
+
+
+def _table(record: Record) -> list[list[str]]:
+    lines = [
+        ["series", "runs", "a second", *(f"p{percent:g}" for percent in USUAL), "server CPU", "on links"]
+    ]
+    for series in record:
+        rates = sorted(run.rate_per_s for run in series.runs if run.rate_per_s is not None)
+        costs = sorted(
+            run.figures["server_cpu_per_request_ns"]
+            for run in series.runs
+            if "server_cpu_per_request_ns" in run.figures
+        )
+        tails = [
+            "" if tail.value is None else _interval(tail.value, tail.low, tail.high)
+            for tail in percentiles(series)
+        ]
+        lines.append(
+            [
+                series.name,
+                str(len(series.runs)),
+                f"{rates[len(rates) // 2]:,.0f}" if rates else "",
+                *tails,
+                describe_ns(costs[len(costs) // 2]) if costs else "",
+                "" if series.link_share is None else f"{series.link_share:.1%}",
+            ]
+        )
+    # Columns without any cell only take room.
+    kept = [at for at in range(len(lines[0])) if any(line[at] for line in lines[1:])]
+    return [[line[at] for at in kept] for line in lines]
+
+
+def _print_changes(record: Record, name: str) -> None:
+    """A time series' counters that have changed; of other tables the size."""
+    table = record.table(name)
+    if TIME not in table.column_names:
+        print(f"table {name}: {table.num_rows} rows of {', '.join(table.column_names)}")
+        return
+    print(f"time series {name}: {table.num_rows} rows")
+    lines = [["counter", "first", "last", "a second"]]
+    for change in changes(record, name):
+        rate = "" if change.per_s is None else f"{change.per_s:,.1f}"
+        lines.append([change.name, f"{change.first:,.0f}", f"{change.last:,.0f}", rate])
+    if len(lines) > 1:
+        _print(lines)
 
 
 def _line(found: Comparison) -> list[str]:

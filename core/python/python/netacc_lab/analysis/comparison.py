@@ -84,16 +84,27 @@ def differences(first: Record, second: Record) -> list[str]:
 
     Raises ValueError where nothing of them can be: what was done differs.
     """
-    if (first.kind, first.simulated) == (second.kind, second.simulated) and not first.simulated:
-        if first.title != second.title:
+    if not first.simulated and not second.simulated:
+        if (first.kind, first.title) != (second.kind, second.title):
             raise ValueError(f"{first.title} and {second.title} cannot be compared")
         names = sorted(first.parameters.keys() | second.parameters.keys())
         pairs = [(name, first.parameters.get(name), second.parameters.get(name)) for name in names]
         found = [f"{name} differs: {one}, {other}" for name, one, other in pairs if one != other]
+        found += _settings(first, second)
         if first.machine != second.machine:
             found.append(f"the machines differ: {first.machine}; {second.machine}")
         return found
     return ["one is a measurement and one a simulation"] if first.simulated != second.simulated else []
+
+
+def _settings(first: Record, second: Record) -> list[str]:
+    """Keys of NetACC's configuration that differ, where both records have them."""
+    one, other = (each.contents.header.configuration if each.contents else {} for each in (first, second))
+    if not one or not other:
+        return []
+    names = sorted(one.keys() | other.keys())
+    pairs = [(name, one.get(name), other.get(name)) for name in names]
+    return [f"{name} differs: {before}, {after}" for name, before, after in pairs if before != after]
 
 
 def _ratio(first: Sequence[float], second: Sequence[float], *, paired: bool) -> Ratio:

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from hdrh.histogram import HdrHistogram
+
+from netacc_lab.records.folder import Contents, read_table
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,10 @@ class Run:
     latency: HdrHistogram | None
     #: Latencies by percentile, where there is no histogram.
     summary: Mapping[float, float] = field(default_factory=dict)
+    #: Other times of the same requests, by what was timed: parts of the latency, or the time to connect.
+    parts: Mapping[str, HdrHistogram] = field(default_factory=dict)
+    #: Further figures; their names end with their units.
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     def percentile(self, percent: float) -> float | None:
         """The latency that so many percent of the requests do not exceed; None if it is not known."""
@@ -49,6 +56,8 @@ class Series:
     record: str = ""
     #: Its runs were made in turns with those of the record's other series.
     paired: bool = False
+    #: The test or size, where a record has several.
+    of: str = ""
 
     @property
     def label(self) -> str:
@@ -65,7 +74,7 @@ class Record:
     """A file or folder that has been read."""
 
     path: Path
-    #: bench, lat, sim or kit.
+    #: The tool: bench, lat, ss, trace, calibrate, kit or sim.
     kind: str
     #: What was done, in a few words.
     title: str
@@ -78,6 +87,24 @@ class Record:
     warnings: tuple[str, ...] = ()
     #: As recorded.
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    #: As it is on disk, or would be.
+    contents: Contents | None = None
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of its tables and time series."""
+        return [table.name for table in self.contents.header.tables] if self.contents else []
+
+    def table(self, name: str) -> pa.Table:
+        """A table or time series (`.to_pandas()` makes a data frame of it).
+
+        Raises KeyError with the names that there are, and RecordError if it is cut short.
+        """
+        for table in self.contents.header.tables if self.contents else ():
+            if self.contents and table.name == name:
+                made = self.contents.tables.get(table.file)
+                return read_table(self.path, table) if made is None else made
+        raise KeyError(f"{self.path}: no table {name!r}; there are {', '.join(self.tables) or 'none'}")
 
     def __getitem__(self, name: str) -> Series:
         """The series of that name. Raises KeyError with the names that there are."""

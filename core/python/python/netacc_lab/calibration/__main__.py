@@ -9,13 +9,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
+import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from netacc_lab.calibration import measuring, writing
+from netacc_lab.records import RecordError, converting
+from netacc_lab.records.folder import write_into
 from netacc_lab.sim.paths import NotFoundError
 
 
@@ -24,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _calibrate(options)
-    except (measuring.MeasuringError, NotFoundError, OSError) as error:
+    except (measuring.MeasuringError, NotFoundError, RecordError, OSError) as error:
         print(f"netacc calibrate: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -88,6 +94,7 @@ def _rounds(text: str) -> int:
 def _calibrate(options: argparse.Namespace) -> int:
     # Before the measurements, not after them.
     options.output.mkdir(parents=True, exist_ok=True)
+    begun = time.time()
     if options.kept:
         measured = measuring.read(options.kept)
     else:
@@ -107,12 +114,24 @@ def _calibrate(options: argparse.Namespace) -> int:
     interruptions = writing.noise(measured)
     files = {f"{each.path}.toml": writing.stack(measured, each, interruptions) for each in found}
     files["host.toml"] = writing.host(measured)
-    if not options.kept:
-        files["measurements.json"] = json.dumps(measured)
     for name, text in files.items():
         (options.output / name).write_text(text)
+    if not options.kept:
+        _record(options.output, measured, begun)
     _print(options, measured, found)
     return 0
+
+
+def _record(output: Path, measured: dict[str, Any], begun: float) -> None:
+    """Makes the folder of the profiles a record of their measurements."""
+    contents = converting.of_calibration(measured, json.dumps(measured), output)
+    header = contents.header
+    header.command = ["netacc", "calibrate", *sys.argv[1:]]
+    header.began, header.ended = (
+        datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for at in (begun, time.time())
+    )
+    header.configuration = {name: of for name, of in os.environ.items() if name.startswith("NACC_")}
+    write_into(output, contents)
 
 
 def _print(options: argparse.Namespace, measured: dict[str, object], found: list[writing.Calibrated]) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from netacc_lab.records import Contents, converting
+from netacc_lab.records.folder import write_into
 from netacc_lab.sim.resolve import Resolved
 from netacc_lab.sim.store import Code, Recorded, Store
 
@@ -90,7 +92,16 @@ def _simulate(task: Task, folder: Path, progress: Progress | None) -> str:
     if code not in STATUSES or not (folder / "meta.json").exists():
         how = f"signal {-code}" if code < 0 else f"status {code}"
         raise SimulatorError(f"the simulator ended with {how}: {message[-2000:] or 'without a message'}")
+    record(folder, command)
     return STATUSES[code]
+
+
+def record(folder: Path, command: list[str]) -> None:
+    """Makes the folder of a run a record."""
+    meta = json.loads((folder / "meta.json").read_text())
+    header = converting.of_simulation(folder, meta).header
+    header.command = command
+    write_into(folder, Contents(header))
 
 
 __all__ = ["STATUSES", "Done", "Progress", "Recorded", "SimulatorError", "Task", "make"]
