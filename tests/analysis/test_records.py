@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,9 @@ from netacc_lab.sim import runner
 from ci.eri.record import Record as KitRecord
 from tests.analysis.test_analysis import RESULTS, bench, histogram, simulated
 
+REPO = RESULTS.parent
 SCHEMA = Path(converting.__file__).with_name("schema.json")
+BINARIES = Path(os.environ.get("NETACC_BIN_DIR") or REPO / "target/release")
 
 
 def contents() -> Contents:
@@ -47,6 +53,12 @@ def valid(path: Path) -> Header:
     found = json.loads((path / HEADER).read_text())
     jsonschema.validate(found, json.loads(SCHEMA.read_text()))
     return folder.check(path)
+
+
+def program(*words: str) -> None:
+    """Runs one of the programs under test."""
+    done = subprocess.run([BINARIES / words[0], *words[1:]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_schema_is_published() -> None:
@@ -177,6 +189,73 @@ def test_counters_of_one_moment_are_converted(tmp_path: Path) -> None:
     old.write_text(json.dumps({"version": 2, "pid": 5}))
     with pytest.raises(RecordError, match="version 2 of netacc_ss's output"):
         analysis.load(old)
+
+
+def test_netacc_bench_writes_one(tmp_path: Path) -> None:
+    """Breaks if what the program writes is not what the schema says, or not what its own result says."""
+    path = tmp_path / "echo"
+    arguments = ["--paths", "tcp,unix", "--pairs", "2", "--requests", "300", "-q", "--record", str(path)]
+    program("netacc", "bench", "echo", *arguments)
+    header = valid(path)
+    assert header.command[1:3] == ["bench", "echo"] and header.configuration["NACC_BACKEND"]
+    assert header.began <= header.ended and header.load.during is not None
+    found, again = analysis.load(path), analysis.load(path / "result.json")
+    assert (found.title, found.machine, found.date) == (again.title, again.machine, again.date)
+    assert found.warnings == again.warnings
+    for series in found:
+        assert [run.latency.get_total_count() for run in series.runs if run.latency] == [300, 300]
+        for run, of in zip(series.runs, again[series.name].runs, strict=True):
+            assert run.rate_per_s == of.rate_per_s and run.figures == pytest.approx(of.figures)
+            assert run.percentile(99) == pytest.approx(of.percentile(99), rel=0.01)
+    assert report([str(path), str(path)]) == 0
+
+
+def test_netacc_lat_writes_one(tmp_path: Path) -> None:
+    """Breaks if a path that failed was not told, or the histogram was another one."""
+    path = tmp_path / "lat"
+    # No process listens on port 1.
+    arguments = ["lat", "127.0.0.1", "--port", "1", "--path", "tcp", "--record", str(path)]
+    done = subprocess.run([BINARIES / "netacc", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    header = valid(path)
+    assert header.status == "unfinished" and "tcp was not measured: " in "".join(header.warnings)
+    again = converting.convert(path / "result.json").header
+    assert (again.title, again.parameters, again.series) == (header.title, header.parameters, header.series)
+
+
+def test_netacc_ss_writes_one(tmp_path: Path) -> None:
+    """Breaks if samples got lost, the record was not ended, or the end of the process was an error."""
+    script = "import socket; s = socket.create_server(('', 0)); print(1, flush=True); input()"
+    sleeper: list[str | Path] = [BINARIES / "netacc_run", sys.executable, "-c", script]
+    with subprocess.Popen(sleeper, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stdout.readline()
+        pid, every = str(process.pid), ["--every", "20ms"]
+        program("netacc_ss", "-p", pid, "-s", "all", "--record", f"{tmp_path}/some", *every, "--for", "100ms")
+        endless: list[str | Path] = [BINARIES / "netacc_ss", pid, *every, "--record"]
+        with subprocess.Popen([*endless, tmp_path / "until"], stderr=subprocess.PIPE) as recorder:
+            assert recorder.stderr and b"recording process" in recorder.stderr.readline()
+            # It has its name from the first sample on.
+            assert json.loads((tmp_path / "until" / HEADER).read_text())["status"] == "unfinished"
+            recorder.send_signal(signal.SIGINT)
+            assert recorder.wait() == 0
+        with subprocess.Popen([*endless, tmp_path / "ended"], stderr=subprocess.PIPE) as recorder:
+            assert recorder.stderr and b"recording process" in recorder.stderr.readline()
+            process.communicate(b"\n")
+            assert recorder.wait() == 0
+    some, until, ended = (valid(tmp_path / name) for name in ("some", "until", "ended"))
+    assert [table.name for table in some.tables] == [
+        "counters",
+        "reasons",
+        "memory",
+        "queue-pairs",
+        "sockets",
+    ]
+    assert some.tables[0].rows == 6 and some.configuration["NACC_BACKEND"]
+    times = analysis.timeline(analysis.load(tmp_path / "some"))["at_ns"]
+    assert times == sorted(times) and times[0] == 0
+    assert (some.status, until.status, ended.status) == ("complete",) * 3
+    assert "the process ended" in ended.warnings and not until.warnings
+    assert report([str(tmp_path / "some")]) == 0
 
 
 def test_the_kit_and_calibrations_and_simulations_write_them(

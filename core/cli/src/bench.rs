@@ -6,8 +6,8 @@
 //!   only starts both of them through `netacc_run`;
 //! * measurements are interleaved (tcp, unix, a backend, tcp, unix, the backend, ...), and ratios are
 //!   taken within a round, so that a slow minute of the machine hits all paths alike;
-//! * the report has the median over the rounds, with the spread of the ratios beside it, and every raw run is kept in
-//!   the JSON;
+//! * the table has the median over the rounds, with the spread of the ratios beside it, and every raw run is kept in the
+//!   record (`--record`) and in the JSON;
 //! * a backend's figures count only if the bytes went over its link: `link_share` is the share that did.
 //!
 //! The load generators of `echo`, `many`, `stream` and `connect` are this same binary, started again as `netacc bench-peer`
@@ -26,6 +26,8 @@ mod paths;
 pub mod peer;
 mod plot;
 mod process;
+mod quiet;
+mod recording;
 mod redis;
 mod redis_output;
 mod report;
@@ -35,8 +37,11 @@ mod stats;
 mod table;
 mod wake;
 
+pub(crate) use busy::Others;
 pub use error::BenchError;
+pub use machine::Machine;
 pub use paths::Tools;
+pub(crate) use quiet::{busy_with, is_busy, warn};
 pub use result::{Latency, PathResult, Paths, Report, Run};
 pub(crate) use rounds::progress_bar;
 
@@ -55,6 +60,5 @@ pub fn run(args: BenchArgs) -> Result<(), BenchError> {
         BenchCommand::Connect(args) => own::run_connect(&args),
         BenchCommand::Noise(args) => noise::run(&args),
         BenchCommand::Wake(args) => wake::run(&args),
-        BenchCommand::Report(args) => report::run(&args),
     }
 }

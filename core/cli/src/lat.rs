@@ -13,16 +13,19 @@
 mod histogram;
 mod measured;
 mod raw;
+mod recording;
 mod report;
 mod tcp;
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::{Args, ValueEnum};
 use netacc_config::Config;
 
-use crate::bench::{progress_bar, Tools};
+use crate::bench::{busy_with, is_busy, progress_bar, warn, Machine, Others, Tools};
+use crate::record::{Draft, RecordError};
 use report::{Path, Report};
 
 /// The largest message, as in perftest's tools.
@@ -68,6 +71,9 @@ pub struct LatArgs {
     /// One JSON object instead of text, with whole histograms
     #[arg(long)]
     json: bool,
+    /// Keep the result with whole histograms as a record, in a new folder (netacc report DIR shows it)
+    #[arg(long, value_name = "DIR", conflicts_with = "serve")]
+    record: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -124,17 +130,40 @@ pub fn run(args: &LatArgs) -> ExitCode {
             }
         };
     }
+    match measure_and_show(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("netacc lat: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Whether each path was measured.
+fn measure_and_show(args: &LatArgs) -> Result<bool, RecordError> {
+    let draft = args.record.as_deref().map(Draft::begin).transpose()?;
+    let machine = Machine::here();
+    let mut warnings = Vec::new();
+    if let Some(busy) = machine.busy_processors.filter(|busy| is_busy(*busy)) {
+        warnings.push(format!("{} before", busy_with(busy, machine.cores)));
+    }
+    let others = Others::watch();
     let report = measure_all(args);
+    let others = others.busy_processors();
+    if let Some(busy) = others.filter(|busy| is_busy(*busy)) {
+        warnings.push(format!("{} meanwhile", busy_with(busy, machine.cores)));
+    }
+    warnings.iter().for_each(|warning| warn(&format!("netacc lat: WARNING: {warning}")));
     if args.json {
         println!("{}", report.json());
     } else {
         print!("{}", report.text(args.histogram));
     }
-    if report.is_whole() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    if let Some(draft) = draft {
+        recording::write(draft, &report, &machine, others, warnings)?;
     }
+    Ok(report.is_whole())
 }
 
 impl PathName {

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod doctor;
 pub mod lat;
+pub mod record;
 pub mod sim;
 pub mod ss;
 pub mod switch;

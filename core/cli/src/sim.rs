@@ -1,6 +1,6 @@
-//! `netacc sim`, `netacc calibrate` and `netacc report`: what-if studies, profiles of this machine for them, and tables and
-//! plots of records. The tools are in Python (`netacc_lab.sim`, `netacc_lab.calibration`, `netacc_lab.analysis`), where
-//! statistics, schedulers and plots are; this finds an interpreter that has them and becomes it.
+//! `netacc sim`, `netacc calibrate`, `netacc report` and `netacc record`: what-if studies, profiles of this machine for them,
+//! tables and plots of records, and the conversion of older results. The tools are in Python (`netacc_lab.sim`,
+//! `netacc_lab.calibration`, `netacc_lab.analysis`, `netacc_lab.records`), where statistics, schedulers and plots are; this finds an interpreter that has them and becomes it.
 //!
 //! The interpreter is `NETACC_PYTHON`, or that of the `.venv` of the checkout this program was built in or that the working
 //! folder is in, or `python3`.
@@ -33,6 +33,8 @@ pub enum Tool {
     Calibration,
     /// `netacc report`.
     Report,
+    /// `netacc record`.
+    Records,
 }
 
 /// Becomes a tool. Returns only if no interpreter has it.
@@ -41,6 +43,7 @@ pub fn run(tool: Tool, args: &SimArgs) -> ExitCode {
         Tool::Studies => ("sim", "netacc_lab.sim"),
         Tool::Calibration => ("calibrate", "netacc_lab.calibration"),
         Tool::Report => ("report", "netacc_lab.analysis"),
+        Tool::Records => ("record", "netacc_lab.records"),
     };
     let found = interpreters().into_iter().find(|python| has_tools(python, module));
     let Some(python) = found else {

@@ -19,13 +19,14 @@
 //! and that the answer ends within 2 seconds and 64 MiB. No control character of the answer reaches the terminal.
 //!
 //! # Exit status
-//! 0 shown; 1 no such process; 2 wrong usage; 3 the process is not accelerated; 4 not permitted; 5 it sent no answer,
+//! 0 shown or recorded; 1 no such process; 2 wrong usage; 3 the process is not accelerated; 4 not permitted; 5 it sent no answer,
 //! or an invalid one.
 
 mod args;
 mod clear;
 mod client;
 mod list;
+mod recording;
 mod show;
 mod table;
 
@@ -46,6 +47,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(Invocation::Help) => Ok(help()),
         Ok(Invocation::Version) => Ok(format!("netacc_ss {}\n", env!("CARGO_PKG_VERSION"))),
         Ok(Invocation::Clear) => Ok(clear::clear()),
+        Ok(Invocation::Record(wanted)) => return recording::run(&wanted),
         Ok(Invocation::List { json }) => list::list().map(|list| show::list(&list, json)),
         Ok(Invocation::Show { pid, sections, json }) => fetch(pid, &sections.request()).map(|mut snapshot| {
             sections.keep_only(&mut snapshot);

@@ -29,8 +29,6 @@ pub enum BenchCommand {
     Noise(NoiseArgs),
     /// How long a sleeping thread takes until it runs, as JSON
     Wake(WakeArgs),
-    /// Render the table, and a plot, from result files again
-    Report(ReportArgs),
 }
 
 /// What all loads share.
@@ -53,6 +51,9 @@ pub struct CommonArgs {
     /// error)
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
+    /// Keep the result with whole histograms as a record, in a new folder (netacc report DIR shows it)
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
     /// Draw the result as an SVG picture
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
@@ -221,17 +222,6 @@ pub struct WakeArgs {
     /// Where to write the JSON object ("-" is standard output)
     #[arg(long, value_name = "FILE|-", default_value = "-")]
     pub json: PathBuf,
-}
-
-/// Arguments of `netacc bench report`.
-#[derive(Debug, Clone, Args)]
-pub struct ReportArgs {
-    /// Result files of earlier runs ("-" is standard input)
-    #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-    /// Draw the result as an SVG picture; one file only
-    #[arg(long, value_name = "FILE.svg")]
-    pub plot: Option<PathBuf>,
 }
 
 /// The largest message or write, so that a typing error does not use up the machine's memory.

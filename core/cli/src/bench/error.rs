@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::record::RecordError;
+
 /// A benchmark that could not be run, or not to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -50,14 +52,9 @@ pub enum BenchError {
     /// Output of redis-benchmark in an unexpected form.
     #[error("cannot read the output of redis-benchmark: {0}")]
     RedisOutput(String),
-    /// A result file that is not one of ours.
-    #[error("{}: not a result of netacc bench: {source}", .file.display())]
-    ResultFile {
-        /// The file.
-        file: PathBuf,
-        /// The parser's error.
-        source: serde_json::Error,
-    },
+    /// The record could not be written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The plot could not be drawn.
     #[error("cannot draw {}: {what}", .file.display())]
     Plot {
@@ -81,6 +78,7 @@ impl BenchError {
     pub fn exit_code(&self) -> u8 {
         match self {
             BenchError::Usage(_) => 2,
+            BenchError::Record(error) => error.exit_code(),
             _ => 1,
         }
     }

@@ -26,8 +26,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads this machine's properties. Those that cannot be read stay empty.
+    /// This machine and its load, for which it watches the processors for a moment.
     pub fn here() -> Self {
+        Machine { busy_processors: busy::busy_processors(), ..Machine::described() }
+    }
+
+    /// This machine's properties. Those that cannot be read stay empty.
+    pub(crate) fn described() -> Self {
         let read = |file| fs::read_to_string(file).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
         let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -40,7 +45,7 @@ impl Machine {
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             loadavg: std::array::from_fn(|_| loads.next().unwrap_or(0.0)),
-            busy_processors: busy::busy_processors(),
+            busy_processors: None,
         }
     }
 }

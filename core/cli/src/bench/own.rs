@@ -33,7 +33,8 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// Runs `netacc bench echo`.
 pub(crate) fn run_echo(args: &EchoArgs) -> Result<(), BenchError> {
     at_least_one_byte(args.size)?;
-    let EchoArgs { size, mode, clients, histogram, .. } = *args;
+    let EchoArgs { size, mode, clients, .. } = *args;
+    let histogram = args.histogram || args.common.record.is_some();
     let load = LoadArgs { load: LoadName::Echo, size, mode, clients, processes: 1, histogram };
     let params = json!({"size": size, "mode": mode.name(), "clients": clients});
     run(&args.common, "echo", load, Kind::PingPong, params)
@@ -46,7 +47,8 @@ pub(crate) fn run_many(args: &ManyArgs) -> Result<(), BenchError> {
         return Err(BenchError::Usage("--processes: at most as many as --clients".into()));
     }
     let ManyArgs { size, clients, processes, .. } = *args;
-    let load = LoadArgs { load: LoadName::Echo, size, mode: Mode::Epoll, clients, processes, histogram: false };
+    let histogram = args.common.record.is_some();
+    let load = LoadArgs { load: LoadName::Echo, size, mode: Mode::Epoll, clients, processes, histogram };
     let params = json!({"size": size, "clients": clients, "processes": processes});
     run(&args.common, MANY, load, Kind::PingPong, params)
 }
@@ -60,7 +62,7 @@ pub(crate) fn run_stream(args: &StreamArgs) -> Result<(), BenchError> {
         mode: Mode::Blocking,
         clients: args.streams,
         processes: 1,
-        histogram: false,
+        histogram: args.common.record.is_some(),
     };
     run(&args.common, "stream", load, Kind::Bulk, json!({"size": args.size, "streams": args.streams}))
 }
@@ -73,7 +75,7 @@ pub(crate) fn run_connect(args: &ConnectArgs) -> Result<(), BenchError> {
         mode: Mode::Blocking,
         clients: 1,
         processes: 1,
-        histogram: false,
+        histogram: args.common.record.is_some(),
     };
     let mut common = args.common.clone();
     if common.seconds.is_none() {
@@ -339,6 +341,7 @@ impl OwnLoad<'_> {
             bytes_link: bytes.map(|bytes| bytes.link),
             bytes_tcp: bytes.map(|bytes| bytes.tcp),
             bytes_expected: path.is_backend().then(|| self.least_bytes(outcome.requests)),
+            other_processors: None,
             crowd,
             waits,
             histogram_ns: if self.load.histogram { outcome.histogram().to_vec() } else { Vec::new() },

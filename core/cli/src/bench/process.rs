@@ -56,6 +56,11 @@ pub(crate) fn clean_up_on_interrupt() {
     });
 }
 
+/// From now on an interrupted process removes this directory, too, if it is still there.
+pub(crate) fn remove_on_interrupt(dir: &Path) {
+    living().dirs.push(dir.to_owned());
+}
+
 /// A directory for sockets and logs, removed at the end unless it is to be kept.
 #[derive(Debug)]
 pub(crate) struct Workdir {

@@ -160,6 +160,7 @@ impl Load for RedisLoad<'_> {
             bytes_link: bytes.map(|bytes| bytes.link),
             bytes_tcp: bytes.map(|bytes| bytes.tcp),
             bytes_expected: path.is_backend().then(|| self.least_bytes(test, requests)),
+            other_processors: None,
             crowd: None,
             waits: None,
             histogram_ns: Vec::new(),

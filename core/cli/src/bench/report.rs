@@ -1,48 +1,19 @@
-//! The outputs of a result: table, JSON, plot; and `netacc bench report`, which makes them from files.
+//! The outputs of a result: table, JSON, plot.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::args::{CommonArgs, ReportArgs};
+use super::args::CommonArgs;
 use super::error::BenchError;
 use super::plot;
+use super::quiet::warn;
 use super::result::Report;
 use super::table;
 
 const STANDARD: &str = "-";
-
-/// Runs `netacc bench report`.
-pub(crate) fn run(args: &ReportArgs) -> Result<(), BenchError> {
-    if args.plot.is_some() && args.files.len() > 1 {
-        return Err(BenchError::Usage("--plot draws one result: name one file".into()));
-    }
-    args.plot.as_deref().map_or(Ok(()), plot::check)?;
-    for file in &args.files {
-        let report = read(file)?;
-        if args.files.len() > 1 {
-            println!("{}:", file.display());
-        }
-        println!("{}", table::render(&report));
-        if let Some(picture) = &args.plot {
-            plot::draw(&report, picture)?;
-        }
-    }
-    Ok(())
-}
-
-fn read(file: &Path) -> Result<Report, BenchError> {
-    let mut text = String::new();
-    let read = if file.as_os_str() == STANDARD {
-        io::stdin().read_to_string(&mut text).map(drop)
-    } else {
-        fs::read_to_string(file).map(|content| text = content)
-    };
-    read.map_err(BenchError::io(format!("reading {}", file.display())))?;
-    serde_json::from_str(&text).map_err(|source| BenchError::ResultFile { file: file.to_owned(), source })
-}
 
 /// Checks before the measurements, not after them, that a result can be written.
 pub(crate) fn check_outputs(args: &CommonArgs) -> Result<(), BenchError> {
@@ -82,7 +53,7 @@ pub(crate) fn give_out(report: &Report, args: &CommonArgs) -> Result<(), BenchEr
     } else {
         print!("{table}");
         // Warnings are in the table; a user who has redirected that must still see them.
-        report.warnings.iter().for_each(|warning| eprintln!("netacc bench: WARNING: {warning}"));
+        report.warnings.iter().for_each(|warning| warn(&format!("netacc bench: WARNING: {warning}")));
     }
     args.json.as_deref().map_or(Ok(()), |file| write_object(report, file))?;
     args.plot.as_deref().map_or(Ok(()), |file| plot::draw(report, file))

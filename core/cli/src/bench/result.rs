@@ -123,6 +123,9 @@ pub struct Run {
     /// The least payload bytes of the requests; backend paths only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_expected: Option<u64>,
+    /// Processors that other programs kept busy meanwhile; unknown in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_processors: Option<f64>,
     /// What many connections take; `many` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crowd: Option<Crowd>,
@@ -274,6 +277,7 @@ pub(crate) mod tests {
             bytes_link: None,
             bytes_tcp: None,
             bytes_expected: None,
+            other_processors: None,
             crowd: None,
             waits: None,
             histogram_ns: Vec::new(),

@@ -8,20 +8,21 @@ use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use serde_json::{json, Value};
 
 use super::args::CommonArgs;
-use super::busy::BusyLoops;
+use super::busy::{BusyLoops, Others};
 use super::error::BenchError;
 use super::link;
 use super::machine::Machine;
 use super::paths::{Launcher, Path};
-use super::process::{clean_up_on_interrupt, Workdir};
+use super::process::{clean_up_on_interrupt, remove_on_interrupt, Workdir};
+use super::quiet::{busy_with, is_busy, warn};
+use super::recording;
 use super::report;
 use super::result::{summarise, Kind, Paths, Report, Run};
+use super::stats::tidy;
+use crate::record::{Draft, During};
 
 /// The length of a measurement if neither `--requests` nor `--seconds` is given.
 const DEFAULT_SECONDS: f64 = 2.0;
-
-/// Processors' worth of other work up to which a machine counts as quiet. Arbitrary.
-const QUIET: f64 = 0.2;
 
 /// The environment of a load: where to start processes, and how long to wait for them.
 #[derive(Debug)]
@@ -92,16 +93,14 @@ pub(crate) fn run(
     args: &CommonArgs,
     mut params: Value,
 ) -> Result<(), BenchError> {
+    let draft = args.record.as_deref().map(Draft::begin).transpose()?;
+    draft.iter().for_each(|draft| remove_on_interrupt(draft.folder()));
     let machine = Machine::here();
     let mut warnings = Vec::new();
-    if let Some(busy) = machine.busy_processors.filter(|busy| *busy > QUIET) {
-        warnings.push(format!(
-            "other work keeps {busy:.1} of {} processors busy: figures say little, and ratios only something about a \
-             busy machine",
-            machine.cores
-        ));
+    if let Some(busy) = machine.busy_processors.filter(|busy| is_busy(*busy)) {
+        warnings.push(format!("{} before", busy_with(busy, machine.cores)));
     }
-    warnings.iter().for_each(|warning| eprintln!("netacc bench: {warning}"));
+    warnings.iter().for_each(|warning| warn(&format!("netacc bench: {warning}")));
     if args.busy > 0 {
         params["busy"] = json!(args.busy);
     }
@@ -127,6 +126,10 @@ pub(crate) fn run(
         results.insert(test.clone(), summary);
     }
     progress.finish_and_clear();
+    let others = during(results.values());
+    if let Some(During { busy_processors, .. }) = others.filter(|others| is_busy(others.busy_processors)) {
+        warnings.push(format!("{} meanwhile", busy_with(busy_processors, machine.cores)));
+    }
     let (test, first) = results.first().map(|(test, paths)| (test.clone(), paths.clone())).unwrap_or_default();
     let report = Report {
         bench: load.name().to_owned(),
@@ -138,7 +141,20 @@ pub(crate) fn run(
         skipped: paths.skipped.clone(),
         warnings,
     };
+    if let Some(draft) = draft {
+        recording::write(draft, &report, others)?;
+    }
     report::give_out(&report, args)
+}
+
+/// The load by others in all runs; `None` if it is not known of one.
+fn during<'a>(results: impl Iterator<Item = &'a Paths>) -> Option<During> {
+    let runs = results.flat_map(|paths| paths.values()).flat_map(|path| &path.runs);
+    let each = runs.map(|run| run.other_processors).collect::<Option<Vec<f64>>>().filter(|each| !each.is_empty())?;
+    Some(During {
+        busy_processors: tidy(each.iter().sum::<f64>() / each.len() as f64),
+        most_busy_processors: each.iter().copied().fold(0.0, f64::max),
+    })
 }
 
 fn measure_test(
@@ -157,8 +173,10 @@ fn measure_test(
     for round in 1..=rounds {
         for path in &paths.paths {
             progress.set_message(format!("{test}: round {round} of {rounds}, {}", path.name()));
+            let others = Others::watch();
             let run = load.measure(test, path)?;
-            runs.entry(path.name().to_owned()).or_default().push(Run { round, ..run });
+            let other_processors = others.busy_processors().map(tidy);
+            runs.entry(path.name().to_owned()).or_default().push(Run { round, other_processors, ..run });
             progress.inc(1);
         }
     }

@@ -22,12 +22,11 @@ Examples:
   netacc doctor                                      what works on this machine, and why not the rest
   netacc bench redis --clients 100 --size 512        Redis on kernel TCP, a Unix socket and each backend
   netacc bench echo --size 64 --mode spin            round-trip latency with both ends awake
-  netacc bench redis --json result.json --plot result.svg
+  netacc bench redis --record before; netacc report before
   netacc lat --serve 10.0.0.1 / netacc lat 10.0.0.1   round trips between two hosts, on all paths
   netacc demote -p PID; netacc promote -p PID        off the links and back, under load
-  netacc trace -p PID -p PID --seconds 2             where the time of each message goes, stage by stage
-  netacc bench report result.json                    the table again
-  netacc report before.json after.json               what has changed, with intervals
+  netacc trace -p PID -p PID --duration 2s           where the time of each message goes, stage by stage
+  netacc report before after                         what has changed, with intervals
   netacc sim list; netacc sim sweep incast            what-if studies in simulation
   netacc calibrate --output calibration              profiles of this machine for netacc sim
   netacc lab run --hosts 2 -- rdma link              two machines with SoftRoCE between them";
@@ -52,6 +51,8 @@ enum Command {
     Calibrate(sim::SimArgs),
     /// Tables and plots of recorded measurements and simulations, and comparisons of two
     Report(sim::SimArgs),
+    /// Convert older results into records, check records, print their schema
+    Record(sim::SimArgs),
     /// RDMA devices in small virtual machines: SoftRoCE, soft-iWARP and emulated eRDMA, one host or two
     Lab(lab::LabArgs),
     /// The first processes of a lab's guest
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(sim::Tool::Studies, &args),
         Command::Calibrate(args) => sim::run(sim::Tool::Calibration, &args),
         Command::Report(args) => sim::run(sim::Tool::Report, &args),
+        Command::Record(args) => sim::run(sim::Tool::Records, &args),
         Command::LatPeer(args) => lat::run_peer(&args),
         Command::Lab(args) => lab::run(args),
         Command::LabGuest(args) => guest::run(&args),

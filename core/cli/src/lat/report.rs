@@ -10,16 +10,16 @@ use super::{histogram, LatError};
 /// The report on a path.
 #[derive(Debug, Serialize)]
 pub(crate) struct Path {
-    path: &'static str,
+    pub(super) path: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    pub(super) error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_ns: Option<Summary>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    link_share: Option<f64>,
+    pub(super) link_share: Option<f64>,
     /// Recorded values in nanoseconds, and how often each came.
     #[serde(skip_serializing_if = "Option::is_none")]
-    histogram: Option<Latencies>,
+    pub(super) histogram: Option<Latencies>,
 }
 
 #[derive(Debug, Serialize)]
@@ -103,6 +103,19 @@ struct Json<'a> {
 const VERSION: u32 = 1;
 
 impl Report {
+    /// Each path with its size, in the order of measurement.
+    pub(super) fn measured(&self) -> impl Iterator<Item = (u32, &Path)> {
+        self.sizes.iter().flat_map(|of| of.paths.iter().map(|path| (of.size, path)))
+    }
+
+    pub(super) fn sizes(&self) -> Vec<u32> {
+        self.sizes.iter().map(|of| of.size).collect()
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
     pub(crate) fn new(count: u32, many: bool) -> Report {
         Report { count, many, sizes: Vec::new() }
     }
@@ -118,14 +131,18 @@ impl Report {
 
     /// One object: with `size` and `paths` for a single size, with a list `sizes` of these for all.
     pub(crate) fn json(&self) -> String {
+        serde_json::to_string(&self.object()).expect("plain data")
+    }
+
+    /// The same, to be written elsewhere.
+    pub(super) fn object(&self) -> impl Serialize + '_ {
         let (version, count) = (VERSION, self.count);
-        let object = match &self.sizes[..] {
+        match &self.sizes[..] {
             [OfSize { size, paths }] if !self.many => {
                 Json { version, size: Some(*size), count, paths: Some(paths), sizes: None }
             }
             sizes => Json { version, size: None, count, paths: None, sizes: Some(sizes) },
-        };
-        serde_json::to_string(&object).expect("plain data")
+        }
     }
 
     /// For people: a table, and the histograms of the measured paths if requested.
@@ -153,9 +170,8 @@ impl Report {
             "max",
             "on link"
         ));
-        let all = || self.sizes.iter().flat_map(|of| of.paths.iter().map(|path| (of.size, path)));
-        lines.extend(all().map(|(size, path)| bytes(&size) + &path.row()));
-        for (size, path) in all().filter(|_| histograms) {
+        lines.extend(self.measured().map(|(size, path)| bytes(&size) + &path.row()));
+        for (size, path) in self.measured().filter(|_| histograms) {
             let Some(histogram) = &path.histogram else { continue };
             lines.push(format!("\n{}, {size} bytes:", path.path));
             lines.extend(histogram::rows(&histogram.0));

@@ -1,6 +1,8 @@
 //! Arguments of `netacc_ss`, and the sections that can be requested.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use lexopt::{Arg, Parser, ValueExt};
 use netacc_config::stats::Snapshot;
@@ -23,11 +25,15 @@ Options:
       sock: socket information
  -v   display netacc version
  --json  display as JSON
+ --record <dir>  keep the metrics as a time series in a new folder, until
+      <pid> ends or Ctrl-C (netacc report <dir> shows it); with
+      --every <time> [1s] and --for <time>, as in 100ms, 10s, 5min
 
 Without <pid>, lists the accelerated processes that you may query.
 
 Examples:
  netacc_ss -p 12345 -s mem,cnt
+ netacc_ss -p 12345 --record counters --every 1s --for 1min
 ";
 
 /// The request.
@@ -38,7 +44,22 @@ pub(super) enum Invocation {
     Clear,
     List { json: bool },
     Show { pid: u32, sections: Sections, json: bool },
+    Record(Recording),
 }
+
+/// A time series to be kept.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Recording {
+    pub(super) pid: u32,
+    pub(super) sections: Sections,
+    pub(super) folder: PathBuf,
+    pub(super) every: Duration,
+    /// Without it, until the process ends or the user interrupts.
+    pub(super) length: Option<Duration>,
+}
+
+/// Between two samples, if the user does not say.
+const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArgsError {
@@ -54,6 +75,12 @@ pub(super) enum ArgsError {
     SectionWithoutPid,
     #[error("-c takes no other option")]
     ClearWithOthers,
+    #[error("{0} {1:?} is not a time above 0, such as 100ms or 10s")]
+    BadTime(&'static str, String),
+    #[error("--record needs a process id, and takes no --json: netacc_ss -p PID --record DIR")]
+    RecordAlone,
+    #[error("--every and --for belong to --record: netacc_ss -p PID --record DIR --every 1s")]
+    TimeWithoutRecord,
 }
 
 /// Parts of a snapshot.
@@ -126,6 +153,7 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Inv
     // Collected because lexopt keeps what it has not parsed yet.
     let mut parser = Parser::from_iter(arguments.into_iter().collect::<Vec<_>>());
     let (mut pid, mut sections, mut json, mut clear) = (None, None, false, false);
+    let (mut record, mut every, mut length) = (None, None, None);
     let mut set_pid = |text: String| match pid.replace(process_id(&text)?) {
         None => Ok(()),
         Some(_) => Err(ArgsError::TwoPids),
@@ -139,8 +167,19 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Inv
             Arg::Value(text) => set_pid(text.string()?)?,
             Arg::Short('s') => sections = Some(Sections::parse(&parser.value()?.string()?)?),
             Arg::Long("json") => json = true,
+            Arg::Long("record") => record = Some(PathBuf::from(parser.value()?)),
+            Arg::Long("every") => every = Some(time("--every", parser.value()?.string()?)?),
+            Arg::Long("for") => length = Some(time("--for", parser.value()?.string()?)?),
             other => return Err(other.unexpected().into()),
         }
+    }
+    if let Some(folder) = record {
+        let (Some(pid), false, false) = (pid, json, clear) else { return Err(ArgsError::RecordAlone) };
+        let (sections, every) = (sections.unwrap_or(Sections::COUNTERS), every.unwrap_or(EVERY));
+        return Ok(Invocation::Record(Recording { pid, sections, folder, every, length }));
+    }
+    if every.is_some() || length.is_some() {
+        return Err(ArgsError::TimeWithoutRecord);
     }
     match (clear, pid, sections) {
         (true, None, None) if !json => Ok(Invocation::Clear),
@@ -150,6 +189,13 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Inv
         (false, Some(pid), sections) => {
             Ok(Invocation::Show { pid, sections: sections.unwrap_or(Sections::COUNTERS), json })
         }
+    }
+}
+
+fn time(option: &'static str, text: String) -> Result<Duration, ArgsError> {
+    match humantime::parse_duration(&text) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => Err(ArgsError::BadTime(option, text)),
     }
 }
 
@@ -178,6 +224,13 @@ mod tests {
         let some = Sections::parse("mem,cnt").expect("the example of the help");
         assert_eq!(parsed("-p 12 -s mem,cnt"), show(some, false));
         assert_eq!((some.request().as_str(), Sections::ALL.request().as_str()), ("cnt,mem", "all"));
+        let kept = |every, length| {
+            let (pid, sections, folder) = (12, Sections::COUNTERS, PathBuf::from("d"));
+            Ok(Invocation::Record(Recording { pid, sections, folder, every, length }))
+        };
+        assert_eq!(parsed("-p 12 --record d"), kept(Duration::from_secs(1), None));
+        let short = kept(Duration::from_millis(100), Some(Duration::from_secs(120)));
+        assert_eq!(parsed("12 --record=d --every 100ms --for 2min"), short);
         assert_eq!(parsed(""), Ok(Invocation::List { json: false }));
         assert_eq!(parsed("-c"), Ok(Invocation::Clear));
         assert_eq!(parsed("-h"), Ok(Invocation::Help));
@@ -193,6 +246,14 @@ mod tests {
             ("-p 1 -s cpu", "-s \"cpu\": not allowed; allowed: all, or a list of cfg,cnt,mem,qp,sock"),
             ("-s sock", "-s needs a process id: netacc_ss -p PID -s ..."),
             ("-c -p 1", "-c takes no other option"),
+            ("--record d", "--record needs a process id, and takes no --json: netacc_ss -p PID --record DIR"),
+            (
+                "-p 1 --record d --json",
+                "--record needs a process id, and takes no --json: netacc_ss -p PID --record DIR",
+            ),
+            ("-p 1 --record d --every 0s", "--every \"0s\" is not a time above 0, such as 100ms or 10s"),
+            ("-p 1 --record d --for x", "--for \"x\" is not a time above 0, such as 100ms or 10s"),
+            ("-p 1 --for 1s", "--every and --for belong to --record: netacc_ss -p PID --record DIR --every 1s"),
         ] {
             assert_eq!(parsed(line), Err(message.to_owned()));
         }
