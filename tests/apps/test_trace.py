@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from netacc_lab import analysis
 
 from tests.apps.lib.lab import Lab
-from tests.apps.lib.modes import Mode
 from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.lib.paths import binaries
 from tests.apps.lib.process import Process
@@ -18,7 +18,7 @@ from tests.apps.test_switch import switch, wait_linked
 
 CLIENTS = 4
 # Longer than the scheduler of a busy machine keeps a process away, so that messages end within a window.
-WINDOWS = ["--duration", "2s", "--window", "200ms", "--every", "400ms"]
+WINDOWS = ["--duration", "1s", "--window", "200ms", "--every", "400ms"]
 LINK_STAGES = {"call", "copy", "held", "post", "wire", "completion", "wake", "ready", "read", "total"}
 ANCHOR_STAGES = {"call", "kernel", "wake", "ready", "read", "total"}
 
@@ -38,8 +38,9 @@ def traced(processes: list[Process], *arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def redis(lab: Lab) -> tuple[Process, Process]:
-    """A server and a load that lasts."""
+def redis(request: pytest.FixtureRequest, lab: Lab) -> tuple[Process, Process]:
+    """A server and a load that lasts, with the library."""
+    request.getfixturevalue("library")
     port = free_port()
     command = ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
     server = lab.start("redis-server", command, accelerated=True)
@@ -50,8 +51,7 @@ def redis(lab: Lab) -> tuple[Process, Process]:
     return server, load
 
 
-@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
-def test_stages_on_links_and_on_anchors(mode: Mode, redis: tuple[Process, Process], tmp_path: Path) -> None:
+def test_stages_on_links_and_on_anchors(redis: tuple[Process, Process], tmp_path: Path) -> None:
     server, load = redis
     timeline = tmp_path / "timeline.json"
     on_links = traced([server, load], "--perfetto", str(timeline))
@@ -89,8 +89,7 @@ def check_timeline(path: Path, pids: set[int]) -> None:
     assert {"send", "read", "message"} <= {event["name"] for event in events}
 
 
-@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
-def test_a_process_that_was_traced_records_no_more(mode: Mode, redis: tuple[Process, Process]) -> None:
+def test_a_process_that_was_traced_records_no_more(redis: tuple[Process, Process]) -> None:
     server, load = redis
     traced([server, load])
     mapped = Path(f"/proc/{server.pid}/maps").read_text()
@@ -99,12 +98,29 @@ def test_a_process_that_was_traced_records_no_more(mode: Mode, redis: tuple[Proc
     assert traced([server, load])["messages"]
 
 
-@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
-def test_one_end_alone_is_not_enough(mode: Mode, redis: tuple[Process, Process]) -> None:
+def test_one_end_alone_is_not_enough(redis: tuple[Process, Process]) -> None:
     server, _ = redis
     done = trace("-p", str(server.pid), "--duration", "300ms")
     assert done.returncode == 7
     assert "both ends" in done.stderr
+
+
+def test_a_record_has_the_stages(redis: tuple[Process, Process], tmp_path: Path) -> None:
+    server, load = redis
+    shown = traced([server, load], "--record", str(tmp_path / "trace"))
+    record = analysis.load(tmp_path / "trace")
+    assert set(record.series) == {
+        "redis-benchmark to redis-server, link",
+        "redis-server to redis-benchmark, link",
+        "redis-benchmark asks redis-server, link",
+    }
+    assert record.table("messages").num_rows == sum(group["messages"] for group in shown["messages"])
+    for group in shown["messages"]:
+        direction = f"{group['from'].split()[0]} to {group['to'].split()[0]}, link"
+        recorded = {each.stage: each for each in analysis.stages(record) if each.direction == direction}
+        assert {
+            stage["stage"]: pytest.approx(recorded[stage["stage"]].mean_ns) for stage in group["stages"]
+        } == {stage["stage"]: stage["mean"] for stage in group["stages"]}
 
 
 def test_errors_are_one_line() -> None:

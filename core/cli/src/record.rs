@@ -98,6 +98,7 @@ pub(crate) enum Kind {
     Bench,
     Lat,
     Ss,
+    Trace,
 }
 
 /// How it ended.

@@ -2,6 +2,7 @@
 
 pub mod args;
 mod capture;
+mod recording;
 mod show;
 
 use std::fs::File;
@@ -13,9 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use netacc_trace::message::{Messages, Process};
 use netacc_trace::perfetto;
 
+use crate::bench::Machine;
+use crate::record::{Draft, RecordError};
 use crate::ss::{accelerated, fetch, FetchError};
 use args::TraceArgs;
 use capture::{capture, Capture, Plan};
+use recording::Traced;
 use show::Shown;
 
 /// Exit status if no message was seen as a whole.
@@ -44,6 +48,9 @@ pub enum TraceError {
         /// Its answer.
         error: String,
     },
+    /// A record cannot be written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// A file cannot be written.
     #[error("{path}: {source}")]
     Write {
@@ -59,7 +66,7 @@ impl TraceError {
         match self {
             TraceError::Fetch(error) => error.status(),
             TraceError::NoProcess => 1,
-            TraceError::Overlap => 2,
+            TraceError::Overlap | TraceError::Record(RecordError::Exists(_)) => 2,
             _ => 5,
         }
     }
@@ -90,6 +97,10 @@ fn trace(args: &TraceArgs) -> Result<u64, TraceError> {
     if args.every < args.window {
         return Err(TraceError::Overlap);
     }
+    // Before the trace, so that a place which cannot be written costs none.
+    let draft = args.record.as_deref().map(Draft::begin).transpose()?;
+    // Not its load: that is the traced programs.
+    let machine = Machine::described();
     let plan = Plan { duration: args.duration, window: args.window, every: args.every };
     let progress = !args.json && io::stderr().is_terminal();
     let captured = capture(processes(&args.pids)?, plan, progress, &|| STOP.load(Ordering::Relaxed))?;
@@ -97,6 +108,21 @@ fn trace(args: &TraceArgs) -> Result<u64, TraceError> {
     let shown = Shown::of(&captured.processes, &messages, captured.lost);
     if let Some(path) = &args.perfetto {
         write_timeline(path, &captured, &messages, args.timeline_messages)?;
+    }
+    if let Some(draft) = draft {
+        let requests = show::by_parties(&messages.messages).into_iter();
+        let times = requests.map(|(parties, requests)| {
+            (parties, requests.iter().map(|one| (one.request.window, one.total())).collect())
+        });
+        let traced = Traced {
+            processes: &captured.processes,
+            messages: &messages.messages,
+            requests: &times.collect::<Vec<_>>(),
+            windows: captured.windows.len(),
+            warnings: shown.warnings(),
+            complete: !STOP.load(Ordering::Relaxed),
+        };
+        recording::write(draft, args, &machine, &traced)?;
     }
     let text = if args.json { serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n" } else { shown.render() };
     // The reader may have gone.

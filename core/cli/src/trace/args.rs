@@ -29,9 +29,9 @@ pub struct TraceArgs {
     #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = time)]
     pub every: Duration,
 
-    /// Also write a record of the trace to this new folder
-    #[arg(short, long, value_name = "DIR")]
-    pub output: Option<PathBuf>,
+    /// Also write a record of the trace to this new folder, for netacc report and notebooks
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
 
     /// Also write the timeline, as JSON for https://ui.perfetto.dev
     #[arg(long, value_name = "FILE")]

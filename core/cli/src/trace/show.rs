@@ -60,14 +60,14 @@ impl Shown {
             stages: summary.stages,
         });
         let messages_shown = groups.collect();
-        let requests = by_parties(&requests(&messages.messages));
-        let requests = requests.into_iter().map(|((client, server, path), requests)| ShownRequests {
-            client: name(client),
-            server: name(server),
-            path: path_name(path),
-            requests: requests.len() as u64,
-            stages: parts(&requests),
-        });
+        let requests =
+            by_parties(&messages.messages).into_iter().map(|((client, server, path), requests)| ShownRequests {
+                client: name(client),
+                server: name(server),
+                path: path_name(path),
+                requests: requests.len() as u64,
+                stages: parts(&requests),
+            });
         Shown { messages: messages_shown, requests: requests.collect(), cut: messages.cut, lost_events }
     }
 
@@ -87,18 +87,27 @@ impl Shown {
             let ShownRequests { client, server, path, requests: count, .. } = requests;
             text += &format!("{client} asks {server}, {path}: {count} requests, µs\n{}\n\n", requests.table());
         }
-        let counted = self.count();
-        if self.cut * 20 > counted {
-            text += &format!(
-                "WARNING: {} messages did not end in their window, beside {counted} that did: slow ones are missing. Use a \
-                 longer --window; or the other end is not traced.\n",
-                self.cut
-            );
-        }
-        if self.lost_events > 0 {
-            text += &format!("WARNING: {} events were lost. Use a shorter --window.\n", self.lost_events);
+        for warning in self.warnings() {
+            text += &format!("WARNING: {warning}\n");
         }
         text
+    }
+
+    /// Doubts about the figures.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let counted = self.count();
+        if self.cut * 20 > counted {
+            warnings.push(format!(
+                "{} messages did not end in their window, beside {counted} that did: slow ones are missing. Use a longer \
+                 --window; or the other end is not traced.",
+                self.cut
+            ));
+        }
+        if self.lost_events > 0 {
+            warnings.push(format!("{} events were lost. Use a shorter --window.", self.lost_events));
+        }
+        warnings
     }
 }
 
@@ -155,13 +164,14 @@ pub(super) fn path_name(path: Path) -> String {
 }
 
 /// The client's process, the server's, and the path of the request.
-type Parties = (usize, usize, Path);
+pub(super) type Parties = (usize, usize, Path);
 
-fn by_parties<'a>(requests: &[Request<'a>]) -> Vec<(Parties, Vec<Request<'a>>)> {
-    let mut groups = std::collections::BTreeMap::<Parties, Vec<Request<'a>>>::new();
-    for request in requests {
+/// The requests among the messages.
+pub(super) fn by_parties(messages: &[Message]) -> Vec<(Parties, Vec<Request<'_>>)> {
+    let mut groups = std::collections::BTreeMap::<Parties, Vec<Request<'_>>>::new();
+    for request in requests(messages) {
         let Message { sender, receiver, path, .. } = request.request;
-        groups.entry((sender.process, receiver.process, *path)).or_default().push(*request);
+        groups.entry((sender.process, receiver.process, *path)).or_default().push(request);
     }
     groups.into_iter().collect()
 }

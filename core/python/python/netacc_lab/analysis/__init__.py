@@ -14,6 +14,14 @@ from netacc_lab.analysis.figures import plot_ccdf, plot_percentiles
 from netacc_lab.analysis.intervals import Tail, ccdf, corrected, percentiles
 from netacc_lab.analysis.reading import load
 from netacc_lab.analysis.record import Record, Run, Series
+from netacc_lab.analysis.stages import (
+    Stage,
+    StageChange,
+    decompose_tail,
+    plot_stages,
+    stage_changes,
+    stages,
+)
 from netacc_lab.analysis.studies import series_of
 from netacc_lab.analysis.timeline import Change, changes, plot_timeline, timeline
 from netacc_lab.records import RecordError
@@ -26,18 +34,24 @@ __all__ = [
     "RecordError",
     "Run",
     "Series",
+    "Stage",
+    "StageChange",
     "Tail",
     "ccdf",
     "changes",
     "compare",
     "compare_records",
     "corrected",
+    "decompose_tail",
     "differences",
     "load",
     "percentiles",
     "plot_ccdf",
     "plot_percentiles",
+    "plot_stages",
     "plot_timeline",
     "series_of",
+    "stage_changes",
+    "stages",
     "timeline",
 ]

@@ -14,8 +14,10 @@ from netacc_lab.analysis.comparison import Comparison, Ratio, compare, compare_r
 from netacc_lab.analysis.intervals import USUAL, percentiles
 from netacc_lab.analysis.reading import below, load
 from netacc_lab.analysis.record import Record, Series
+from netacc_lab.analysis.stages import SLOWEST, stage_changes, stages
 from netacc_lab.analysis.timeline import TIME, changes, plot_timeline
 from netacc_lab.records import RecordError
+from netacc_lab.records.model import Kind
 from netacc_lab.sim.units import describe_ns
 
 EPILOG = """\
@@ -124,8 +126,11 @@ def _show(records: Sequence[Record], comparisons: Sequence[Comparison], differen
             print(line)
         if record.series:
             _print(_table(record))
-        for name in record.tables:
-            _print_changes(record, name)
+        if record.kind == Kind.TRACE:
+            _print_stages(record)
+        else:
+            for name in record.tables:
+                _print_changes(record, name)
         for warning in record.warnings:
             _warn(warning)
         print()
@@ -135,6 +140,8 @@ def _show(records: Sequence[Record], comparisons: Sequence[Comparison], differen
         print("ratios to the first, with intervals (95 %); * where that leaves out 1")
         heads = ["compared", "a second", *(f"p{percent:g}" for percent in USUAL), "largest gap", "moved"]
         _print([heads, *(_line(each) for each in comparisons)])
+    if len(records) == 2 and all(record.kind == Kind.TRACE for record in records):
+        _print_stage_changes(*records)
 
 
 def _warn(text: str) -> None:
@@ -204,6 +211,24 @@ def _print_changes(record: Record, name: str) -> None:
         lines.append([change.name, f"{change.first:,.0f}", f"{change.last:,.0f}", rate])
     if len(lines) > 1:
         _print(lines)
+
+
+def _print_stages(record: Record) -> None:
+    """Where the time of the messages goes, in each direction."""
+    slowest = f"slowest {SLOWEST:.0%}"
+    lines = [["direction", "stage", "mean", "p50", "p99", slowest]]
+    for each in stages(record):
+        times = (each.mean_ns, each.p50_ns, each.p99_ns, each.slowest_ns)
+        lines.append([each.direction, each.stage, *(describe_ns(time) for time in times)])
+    _print(lines)
+
+
+def _print_stage_changes(first: Record, second: Record) -> None:
+    lines = [["direction", "stage", "first", "second", "ratio"]]
+    for each in stage_changes(first, second):
+        times = (describe_ns(each.first_ns), describe_ns(each.second_ns))
+        lines.append([each.direction, each.stage, *times, _ratio(each.ratio)])
+    _print(lines)
 
 
 def _line(found: Comparison) -> list[str]:

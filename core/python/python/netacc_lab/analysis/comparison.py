@@ -107,6 +107,11 @@ def _settings(first: Record, second: Record) -> list[str]:
     return [f"{name} differs: {before}, {after}" for name, before, after in pairs if before != after]
 
 
+def ratio_of(first: Sequence[float], second: Sequence[float]) -> Ratio:
+    """Of figures above 0 of independent runs."""
+    return _ratio(first, second, paired=False)
+
+
 def _ratio(first: Sequence[float], second: Sequence[float], *, paired: bool) -> Ratio:
     """Geometric means, because ratios of 2 and of a half are equally far from 1."""
     logs = [np.log(np.asarray(values, dtype=float)) for values in (first, second)]
