@@ -576,23 +576,36 @@ job_bench() { # all four benchmarks
     done
 }
 
-# The programs of another commit are built by its own script, and kept.
+# The programs of another commit are built by its own script, and kept. All commits share one target folder, so only the
+# first one builds the crates of others.
+programs_of() { # COMMIT: prints the folder
+    local folder="$PWD/target/watch/$1" tree="$PWD/target/watch/tree-$1" file
+    if [ ! -d "$folder" ]; then
+        say "building ${1:0:12} into $folder" >&2
+        rm -rf "$tree" "$folder.new"
+        mkdir -p "$tree" "$folder.new" "$PWD/target/watch/shared"
+        git archive "$1" | tar -x -C "$tree"
+        ln -s "$PWD/target/watch/shared" "$tree/target"
+        (cd "$tree" && "$BASH" ci/run.sh build) >&2 || die "${1:0:12} cannot be built"
+        for file in netacc netacc_run netacc_ss libnetacc-preload.so; do
+            cp "$tree/target/release/$file" "$folder.new/"
+        done
+        rm -rf "$tree"
+        mv "$folder.new" "$folder"
+    fi
+    echo "$folder"
+}
+
 job_watch() { # what has changed since a commit: benchmarks in turns, instructions counted (BASE; then --rounds, --only, --help)
     need_rust
     need_lab
     need "${NEEDS_APPS[@]}"
-    local base tree
+    local base programs
     base="$(git rev-parse --verify --quiet "${1:-}^{commit}")" || die "usage: ci/run.sh watch BASE; no commit '${1:-}'"
     shift
-    tree="target/watch/$base"
-    if [ ! -d "$tree" ]; then
-        mkdir -p "$tree.new"
-        git archive "$base" | tar -x -C "$tree.new"
-        mv "$tree.new" "$tree"
-    fi
-    (cd "$tree" && "$BASH" ci/run.sh build)
+    programs="$(programs_of "$base")"
     need_binaries
-    .venv/bin/python -m ci.watch "$tree/target/release" "${NETACC_BIN_DIR:-target/release}" "$@"
+    .venv/bin/python -m ci.watch "$programs" "${NETACC_BIN_DIR:-target/release}" "$@"
 }
 
 # ---- everything, with timings -----------------------------------------------------------------------------

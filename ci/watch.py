@@ -2,8 +2,8 @@
 
 The benchmarks of both trees run in turns, so that a slow moment of the machine hits both. Times are ratios
 with intervals, by the pairs of a round; of so many ratios one in twenty leaves out 1 by chance. Instructions
-of a call are counted, so any difference is real. The records are kept as `netacc bench` writes them, and
-`netacc report BASE.json NEW.json` compares them again.
+of a call are counted, so any difference is real. How often both ends slept for each request is printed, too.
+The records are kept, and `netacc report LOAD-base LOAD-new` compares them again.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from netacc_lab import analysis
+from netacc_lab import analysis, records
 from netacc_lab.analysis import Ratio, Series
+from netacc_lab.records import converting
 from tqdm import tqdm
 
 #: Benchmarks by name: arguments of `netacc bench`.
 LOADS = {
     "redis-c50": ["redis", "-c", "50"],
     "redis-c1000": ["redis", "-c", "1000", "--size", "3"],
-    "echo-spin": ["echo"],
-    "echo-epoll": ["echo", "--mode", "epoll"],
-    "echo-sleep": ["echo", "--no-spin"],
+    "echo-spin": ["echo", "--mode", "spin", "--histogram"],
+    "echo-epoll": ["echo", "--mode", "epoll", "--histogram"],
+    "echo-sleep": ["echo", "--mode", "epoll", "--no-spin", "--histogram"],
     "stream": ["stream"],
     "connect": ["connect"],
     "many-c500": ["many", "-c", "500"],
@@ -47,17 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     folders = {"base": options.base, "new": options.new}
     loads = {name: LOADS[name] for name in options.only or LOADS}
-    options.output.mkdir(parents=True, exist_ok=True)
+    output: Path = options.output
     try:
-        records = _measure(folders, loads, options)
+        if output.exists() and any(output.iterdir()):
+            raise WatchError(f"{output}: there is something already; name a new folder")
+        output.mkdir(parents=True, exist_ok=True)
+        kept = _measure(folders, loads, options)
         counted = {} if options.no_count else {tree: _instructions(folders[tree]) for tree in TREES}
     except (WatchError, analysis.RecordError) as error:
         print(f"watch: {error}", file=sys.stderr)
         return 2
-    rows = [row for name in loads for row in _rows(name, records[name])]
-    worse = [row for row in rows if row["worse"]]
+    rows = [row for name in loads for row in _rows(name, kept[name])]
+    worse = [row for row in rows if row.get("worse")]
     summary = {"rows": rows, "instructions": counted}
-    (options.output / "summary.json").write_text(json.dumps(summary, indent=1))
+    (output / "summary.json").write_text(json.dumps(summary, indent=1))
     if options.json:
         print(json.dumps(summary))
     else:
@@ -79,7 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each measurement [1]")
     parser.add_argument("--only", nargs="+", choices=LOADS, metavar="LOAD", help=", ".join(LOADS))
     parser.add_argument("--no-count", action="store_true", help="do not count instructions (valgrind)")
-    parser.add_argument("--output", type=Path, default=Path("results/local/watch"), help="of the records")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("results/local/watch") / time.strftime("%Y%m%dT%H%M%S"),
+        metavar="DIR",
+        help="a new folder for the records [one below results/local/watch]",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
@@ -94,7 +105,7 @@ def _rounds(text: str) -> int:
 def _measure(
     folders: dict[str, Path], loads: dict[str, list[str]], options: argparse.Namespace
 ) -> dict[str, dict[str, Path]]:
-    """The files of the records, by load and tree."""
+    """The records, by load and tree."""
     found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in loads}
     with tqdm(total=options.rounds * len(loads) * len(TREES), unit="run", disable=None) as bar:
         for number in range(options.rounds):
@@ -105,13 +116,15 @@ def _measure(
                     measured = _bench(folders[tree] / "netacc", [*load, "--seconds", str(options.seconds)])
                     _add(found[name], tree, measured, number + 1)
                     bar.update()
-    files: dict[str, dict[str, Path]] = {}
+    kept: dict[str, dict[str, Path]] = {}
     for name, trees in found.items():
         for tree, record in trees.items():
-            file = options.output / f"{name}-{tree}.json"
-            file.write_text(json.dumps(record))
-            files.setdefault(name, {})[tree] = file
-    return files
+            contents = converting.of_bench(record, json.dumps(record))
+            contents.header.command = ["netacc", "bench", *loads[name]]
+            contents.header.versions = {"programs": str(folders[tree])}
+            kept.setdefault(name, {})[tree] = options.output / f"{name}-{tree}"
+            records.write(kept[name][tree], contents)
+    return kept
 
 
 def _bench(program: Path, load: list[str]) -> dict[str, Any]:
@@ -151,11 +164,15 @@ def _add(trees: dict[str, dict[str, Any]], tree: str, measured: dict[str, Any], 
         record["warnings"] = sorted({*record.get("warnings", []), *measured.get("warnings", [])})
 
 
-def _rows(name: str, files: dict[str, Path]) -> list[dict[str, Any]]:
+def _rows(name: str, kept: dict[str, Path]) -> list[dict[str, Any]]:
     """The ratios of the new tree to the base on each path: kernel TCP's show what the machine did."""
-    base, new = (analysis.load(files[tree]) for tree in TREES)
-    rows = []
+    base, new = (analysis.load(kept[tree]) for tree in TREES)
+    rows: list[dict[str, Any]] = []
     for path in base.series:
+        for end in ("client", "server"):
+            slept = [_mean(tree[path], f"{end}_sleeps") for tree in (base, new)]
+            if None not in slept:
+                rows.append({"load": name, "path": path, "figure": f"{end} sleeps", "means": slept})
         found = analysis.compare(_of(base[path], name), _of(new[path], name))
         for figure, ratio in (
             ("rate", found.rate),
@@ -165,6 +182,13 @@ def _rows(name: str, files: dict[str, Path]) -> list[dict[str, Any]]:
                 worse = path != "tcp" and figure == "rate" and ratio.value < 1 and ratio.differs
                 rows.append({"load": name, "path": path, "figure": figure, **vars(ratio), "worse": worse})
     return rows
+
+
+def _mean(series: Series, figure: str) -> float | None:
+    """Over its runs; None if one has not got the figure."""
+    found = [run.figures.get(figure) for run in series.runs]
+    known = [value for value in found if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(found) else None
 
 
 def _of(series: Series, name: str) -> Series:
@@ -192,6 +216,11 @@ def more(counted: dict[str, dict[str, float]]) -> bool:
 def _show(rows: list[dict[str, Any]], counted: dict[str, dict[str, float]]) -> None:
     print("new to base, with intervals (95 %): * leaves out 1. On tcp both trees are the same kernel's.")
     for row in rows:
+        if "means" in row:
+            before, now = row["means"]
+            what = f"{row['load']:12} {row['path']:5} {row['figure']} a request"
+            print(f"{what}: {before:.3f} before, {now:.3f} now")
+            continue
         ratio = Ratio(row["value"], row["low"], row["high"], row["method"])
         interval = "" if ratio.low is None else f" [{ratio.low:.2f} to {ratio.high:.2f}]"
         worse = "  worse" if row["worse"] else ""

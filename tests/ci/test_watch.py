@@ -20,7 +20,8 @@ with calls.open("a") as file:
 number = calls.read_text().count(here.name)
 def path(factor):
     rate = 1000 * number * factor * (1.01 if number % 2 else 0.99)
-    return {"runs": [{"round": 1, "requests_per_s": rate, "latency_us": {"p50": 1e6 / rate}}]}
+    waits = {"client_sleeps": factor, "server_sleeps": 0.5}
+    return {"runs": [{"round": 1, "requests_per_s": rate, "latency_us": {"p50": 1e6 / rate}, "waits": waits}]}
 machine = {"cpu": "EPYC", "cores": 2, "kernel": "6.1", "date": "2026-11-26T00:00:00Z"}
 paths = {"tcp": path(1), "shm": path(FACTOR)}
 whole = {"bench": sys.argv[2], "params": {}, "machine": machine, "paths": paths, "warnings": [here.name]}
@@ -45,19 +46,30 @@ def test_a_lower_rate_is_found(
     """Breaks if the rise of both trees hid that one is slower, or a faster one counted as worse."""
     assert watch.main([*programs(tmp_path, new), "--rounds", "4", "--json"]) == status
     rows = {(row["path"], row["figure"]): row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["shm", "client sleeps"]["means"] == [2.0, new] and rows["shm", "server sleeps"]["means"] == [
+        0.5,
+        0.5,
+    ]
     assert rows["shm", "rate"]["value"] == pytest.approx(new / 2)
     assert rows["shm", "p50"]["value"] == pytest.approx(2 / new)
     assert rows["tcp", "rate"]["value"] == pytest.approx(1)
-    assert [key for key, row in rows.items() if row["worse"]] == ([("shm", "rate")] if status else [])
+    assert [key for key, row in rows.items() if row.get("worse")] == ([("shm", "rate")] if status else [])
 
 
 def test_trees_take_turns_and_their_records_are_kept(tmp_path: Path) -> None:
     """Breaks if one tree always had the machine first, or a round were lost."""
     assert watch.main([*programs(tmp_path, 2.0), "--rounds", "3"]) == 0
     assert (tmp_path / "calls").read_text().split() == ["new", "base", "base", "new", "new", "base"]
-    record = analysis.load(tmp_path / "out/echo-spin-new.json")
+    record = analysis.load(tmp_path / "out/echo-spin-new")
+    assert record.contents and record.contents.header.versions == {"programs": str(tmp_path / "new")}
     assert len(record["shm"].runs) == len(record["tcp"].runs) == 3
     assert "new" in record.warnings
+
+
+def test_an_earlier_record_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*programs(tmp_path, 2.0), "--rounds", "2"]
+    assert (watch.main(arguments), watch.main(arguments)) == (0, 2)
+    assert "there is something already" in capsys.readouterr().err
 
 
 def test_more_instructions_are_worse() -> None:
