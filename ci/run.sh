@@ -290,6 +290,35 @@ job_studies() { # scenarios, their tools, and simulation against closed forms an
     .venv/bin/python -m pytest tests/sim tests/analysis docs/tutorials/simulation.md "$@"
 }
 
+# Outside of the tree, with nothing of it in the environment: only a program that it has built, and the simulator.
+job_wheel() { # the wheel of netacc_lab in an empty environment elsewhere: its scenarios, a simulation, a report
+    need_rust
+    need_python
+    [ -n "${NETACC_SIMULATOR:-}" ] || need_ns3
+    need_binaries
+    local folder programs simulator
+    folder="$(mktemp -d)"
+    # shellcheck disable=SC2064 # of this folder
+    trap "rm -rf '$folder'" EXIT
+    programs="$(realpath "${NETACC_BIN_DIR:-target/release}")"
+    simulator="$(realpath "${NETACC_SIMULATOR:-target/ns3/netacc-simulator}")"
+    say "building the wheel"
+    PATH="$PWD/.venv/bin:$PATH" .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+        --no-build-isolation -w "$folder" core/python
+    say "installing it"
+    .venv/bin/uv venv --quiet --python .venv/bin/python "$folder/venv"
+    .venv/bin/uv pip install --quiet --python "$folder/venv/bin/python" -c tests/requirements.txt \
+        "$(compgen -G "$folder/netacc_lab-*.whl")[sim]"
+    local alone=(env -i -C "$folder" PATH=/usr/bin:/bin HOME="$folder" NETACC_RUNS="$folder/runs"
+        NETACC_PYTHON="$folder/venv/bin/python" NETACC_SIMULATOR="$simulator")
+    "${alone[@]}" venv/bin/python -c 'import netacc_lab; print("netacc_lab", netacc_lab.__version__, netacc_lab.__file__)' |
+        grep -F "$folder"
+    [ "$("${alone[@]}" "$programs/netacc" sim list | wc -l)" = "$(find sim/scenarios -name '*.toml' | wc -l)" ] ||
+        die "the wheel has not got all scenarios"
+    "${alone[@]}" "$programs/netacc" sim run deployment-set --seeds 1
+    "${alone[@]}" "$programs/netacc" report "$folder/runs"
+}
+
 job_notebooks() { # the notebooks in JupyterLab, with all that they need (arguments: of jupyter lab)
     need_lab
     need_ns3
@@ -611,7 +640,7 @@ job_watch() { # what has changed since a commit: benchmarks in turns, instructio
 # ---- everything, with timings -----------------------------------------------------------------------------
 
 # Cheap steps that find most come first. The applications come last, so their closing lines end the output.
-readonly ALL_STEPS=(setup build lint spec unit no-std model docs sim ns3 studies props lab apps)
+readonly ALL_STEPS=(setup build lint spec unit no-std model docs sim ns3 studies wheel props lab apps)
 
 # The last lines of a test runner: `cargo test` prints them once a crate, pytest once.
 closing_lines() {

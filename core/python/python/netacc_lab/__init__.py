@@ -12,6 +12,8 @@ Strategies for Hypothesis are in `netacc_lab.strategies`, the differential runne
 `netacc_lab.differential`.
 """
 
+from importlib.metadata import version
+
 from netacc_lab.executors import (
     BrokenPromise,
     Executor,
@@ -23,6 +25,8 @@ from netacc_lab.executors import (
     ProcessExecutor,
 )
 from netacc_lab.program import Config, Difference, Mix, Outcome, Program, Shape, Trace, compare, generate
+
+__version__ = version("netacc-lab")
 
 __all__ = [
     "BrokenPromise",

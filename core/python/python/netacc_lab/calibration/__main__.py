@@ -19,6 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from netacc_lab import __version__
 from netacc_lab.calibration import measuring, writing
 from netacc_lab.records import RecordError, converting
 from netacc_lab.records.folder import write_into
@@ -130,6 +131,7 @@ def _record(output: Path, measured: dict[str, Any], begun: float) -> None:
     header.began, header.ended = (
         datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for at in (begun, time.time())
     )
+    header.versions = {"netacc_lab": __version__}
     header.configuration = {name: of for name, of in os.environ.items() if name.startswith("NACC_")}
     write_into(output, contents)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from netacc_lab import __version__
 from netacc_lab.records import Contents, converting
 from netacc_lab.records.folder import write_into
 from netacc_lab.sim.resolve import Resolved
@@ -101,6 +102,7 @@ def record(folder: Path, command: list[str]) -> None:
     meta = json.loads((folder / "meta.json").read_text())
     header = converting.of_simulation(folder, meta).header
     header.command = command
+    header.versions["netacc_lab"] = __version__
     write_into(folder, Contents(header))
 
 
