@@ -342,12 +342,14 @@ job_spec() { # every clause of SPEC.md has code and a test
     .venv/bin/python ci/spec.py
 }
 
-job_docs() { # the documentation as a site in target/docs: reference from the code, links checked, tutorials run
+job_docs() { # the documentation as a site in target/docs: reference from the code, links checked, tutorials and notebooks run
     need_lab
     need "${NEEDS_REDIS[@]}"
     need_binaries
     .venv/bin/python -m pytest docs
-    .venv/bin/sphinx-build -q -W -n --keep-going -d target/docs-doctrees docs target/docs
+    # Notebooks are executed with simulations of their own.
+    [ -n "${NETACC_SIMULATOR:-}" ] || need_ns3
+    NETACC_RUNS="$PWD/target/docs-runs" .venv/bin/python -m sphinx -q -W -n --keep-going -d target/docs-doctrees docs target/docs
     say "target/docs/index.html"
 }
 

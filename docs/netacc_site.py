@@ -24,6 +24,11 @@ PAGES = {
     "ARCHITECTURE.md": "reference/generated/architecture.md",
     "CONTRIBUTING.md": "reference/generated/contributing.md",
     "SECURITY.md": "reference/generated/security.md",
+    # The build executes these.
+    **{
+        f"notebooks/{path.name}": f"reference/generated/notebooks/{path.name}"
+        for path in (ROOT / "notebooks").glob("*.ipynb")
+    },
 }
 LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 RECORD = (
@@ -161,6 +166,9 @@ def python_api() -> str:
     whole = ("netacc_lab", "netacc_lab.sim", "netacc_lab.analysis", "netacc_lab.records")
     for module in (*whole, "netacc_lab.differential", "netacc_lab.strategies"):
         members = "   :members:\n   :imported-members:" if module in whole else "   :members:"
+        if module == "netacc_lab.records":
+            # It is described with the analysis, which raises it.
+            members += "\n   :exclude-members: RecordError"
         lines += [f"## {module}", "", "```{eval-rst}", f".. automodule:: {module}", members, "```", ""]
     return "\n".join(lines)
 
@@ -221,7 +229,8 @@ def generate(_app: Sphinx) -> None:
 def check_links(_app: Sphinx, name: str, content: list[str]) -> None:
     """Checks each relative link to a file of the repository; those outside docs/ become the path."""
     page = f"{name}.md"
-    origin = {target: source for source, target in PAGES.items()}.get(page)
+    # A page's suffix is not in its name, and no two differ in that alone.
+    origin = {target.rsplit(".", 1)[0]: source for source, target in PAGES.items()}.get(name)
     folder = (ROOT / origin).parent if origin else (DOCS / page).parent
 
     def replace(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Notebooks run from the beginning to the end."""
+"""Notebooks are saved without results. The documentation's build executes them (`ci/run.sh docs`)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 from netacc_lab.sim import paths
 
 
 @pytest.mark.parametrize(
     "file", sorted((paths.root() / "notebooks").glob("*.ipynb")), ids=lambda file: file.stem
 )
-def test_notebook(file: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks if a cell of a notebook fails, or it was saved with results in it."""
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+def test_notebook(file: Path) -> None:
+    """Breaks if a notebook was saved with results in it, or would be a page without a title."""
     notebook = nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]
     assert not any(cell.get("outputs") for cell in notebook.cells), "clear the outputs"
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    simulates = any("study(" in cell.source for cell in notebook.cells)
-    assert simulates == bool(list(runs.glob("*/meta.json")))
+    assert notebook.cells[0].source.startswith("# ")
