@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -148,7 +151,7 @@ def test_a_line_that_was_cut_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "record"
     folder.write(path, contents())
     table = Table(name="counters", file="counters.jsonl", form="jsonl")
-    # A counter that appears later, far behind a reader's usual block.
+    # A counter that appears later.
     first = '{"at_ns": 0}\n' * 200_000
     (path / table.file).write_text(first + '{"at_ns": 1, "sent": 5}\n')
     found = folder.read_table(path, table)
@@ -210,8 +213,52 @@ def test_netacc_bench_writes_one(tmp_path: Path) -> None:
     assert report([str(path), str(path)]) == 0
 
 
+def test_netacc_bench_noise_and_wake_write_them(tmp_path: Path) -> None:
+    """Breaks if a detour or a wake-up got lost, or the conversion of their JSON gives something else."""
+    for name in ("noise", "wake"):
+        path = tmp_path / name
+        program("netacc", "bench", name, "--seconds", "0.1", "--record", str(path))
+        header, found, again = valid(path), analysis.load(path), analysis.load(path / "result.json")
+        assert header.title == again.title == f"netacc bench {name}"
+        for series in found:
+            one, other = (record[series.name].histograms()[0] for record in (found, again))
+            assert one.get_total_count() == other.get_total_count() > 0
+        assert found.tables == again.tables
+        for table in found.tables:
+            assert found.table(table).to_pylist() == again.table(table).to_pylist()
+    assert list(analysis.load(tmp_path / "wake").series) == ["wake"]
+    assert analysis.load(tmp_path / "noise").tables == ["detours"]
+
+
+def free_port() -> int:
+    """Below those that the kernel gives to clients."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+
+
 def test_netacc_lat_writes_one(tmp_path: Path) -> None:
-    """Breaks if a path that failed was not told, or the histogram was another one."""
+    """Breaks if the histogram was another one than the result's."""
+    path, port = tmp_path / "lat", str(free_port())
+    serve: list[str | Path] = [BINARIES / "netacc", "lat", "--serve", "127.0.0.1", "--port", port]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        assert server.stdout and b"listening" in server.stdout.readline()
+        program(
+            "netacc", "lat", "127.0.0.1", "--port", port, "--path", "tcp", "-n", "200", "--record", str(path)
+        )
+        server.terminate()
+    header = valid(path)
+    assert header.status == "complete" and header.load.during is not None
+    found, again = analysis.load(path), analysis.load(path / "result.json")
+    one, other = (record["tcp"].histograms()[0] for record in (found, again))
+    assert one.get_total_count() == 200
+    assert one.get_value_at_percentile(99) == other.get_value_at_percentile(99)
+
+
+def test_netacc_lat_names_what_failed(tmp_path: Path) -> None:
+    """Breaks if a path that failed was not told."""
     path = tmp_path / "lat"
     # No process listens on port 1.
     arguments = ["lat", "127.0.0.1", "--port", "1", "--path", "tcp", "--record", str(path)]

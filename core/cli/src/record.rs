@@ -303,8 +303,16 @@ impl Lines {
         Ok(())
     }
 
-    pub(crate) fn rows(&self) -> u64 {
-        self.rows
+    /// For the header, when all rows are there.
+    pub(crate) fn table(&self, name: &str, what: &str) -> Table {
+        let file = self.path.file_name().expect("it was made with a name");
+        Table {
+            name: name.to_owned(),
+            file: file.to_string_lossy().into_owned(),
+            form: "jsonl",
+            rows: Some(self.rows),
+            what: what.to_owned(),
+        }
     }
 }
 
@@ -349,6 +357,9 @@ mod tests {
             lines.add(&serde_json::json!({"at_ns": number})).expect("it can be written");
         }
         let text = fs::read_to_string(&lines.path).expect("it exists");
-        assert_eq!((lines.rows(), text.as_str()), (3, "{\"at_ns\":0}\n{\"at_ns\":1}\n{\"at_ns\":2}\n"));
+        assert_eq!(
+            (lines.table("counters", "").rows, text.as_str()),
+            (Some(3), "{\"at_ns\":0}\n{\"at_ns\":1}\n{\"at_ns\":2}\n")
+        );
     }
 }

@@ -208,6 +208,9 @@ pub struct NoiseArgs {
     /// Where to write the JSON object ("-" is standard output)
     #[arg(long, value_name = "FILE|-", default_value = "-")]
     pub json: PathBuf,
+    /// Keep the result as a record, in a new folder (netacc report DIR shows it)
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
     /// No progress bar
     #[arg(long, short)]
     pub quiet: bool,
@@ -222,6 +225,9 @@ pub struct WakeArgs {
     /// Where to write the JSON object ("-" is standard output)
     #[arg(long, value_name = "FILE|-", default_value = "-")]
     pub json: PathBuf,
+    /// Keep the result as a record, in a new folder (netacc report DIR shows it)
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
 }
 
 /// The largest message or write, so that a typing error does not use up the machine's memory.

@@ -16,8 +16,10 @@ use serde_json::{json, Value};
 use super::args::NoiseArgs;
 use super::error::BenchError;
 use super::machine::Machine;
+use super::recording;
 use super::report;
 use super::rounds::progress_bar;
+use crate::record::{Draft, RecordError, Table};
 
 /// Detours that are kept of a processor: one each microsecond of 100 ms. More are a threshold that is too low.
 const MOST_DETOURS: usize = 100_000;
@@ -28,6 +30,7 @@ const STEPS: u32 = 20;
 /// Runs `netacc bench noise`.
 pub(crate) fn run(args: &NoiseArgs) -> Result<(), BenchError> {
     report::check_directory(&args.json)?;
+    let draft = args.record.as_deref().map(Draft::begin).transpose()?;
     let machine = Machine::here();
     let threshold = Duration::from_nanos(args.threshold_ns);
     let length = Duration::from_secs_f64(args.seconds);
@@ -63,10 +66,24 @@ pub(crate) fn run(args: &NoiseArgs) -> Result<(), BenchError> {
     let of_processor = |(processor, watched): (&usize, &Watched)| json!({"processor": processor, "seconds": watched.seconds, "reading_ns": watched.least_ns, "detours_ns": watched.detours});
     let each: Vec<Value> = processors.iter().zip(&found).map(of_processor).collect();
     let params = json!({"seconds": args.seconds, "threshold_ns": args.threshold_ns});
-    report::write_object(
-        &json!({"bench": "noise", "params": params, "machine": machine, "processors": each}),
-        &args.json,
-    )
+    let object = json!({"bench": "noise", "params": &params, "machine": &machine, "processors": each});
+    if let Some(draft) = draft {
+        let mut header = recording::header("netacc bench noise", &machine, params);
+        header.tables.push(detours(&draft, &processors, &found)?);
+        recording::finish(draft, header, &object)?;
+    }
+    report::write_object(&object, &args.json)
+}
+
+/// The table of all detours.
+fn detours(draft: &Draft, processors: &[usize], found: &[Watched]) -> Result<Table, RecordError> {
+    let mut lines = draft.lines("detours.jsonl")?;
+    for (processor, watched) in processors.iter().zip(found) {
+        for (at_ns, length_ns) in &watched.detours {
+            lines.add(&json!({"processor": processor, "at_ns": at_ns, "length_ns": length_ns}))?;
+        }
+    }
+    Ok(lines.table("detours", "when each processor was taken from the reader of the clock, and for how long"))
 }
 
 /// A thread's view of its processor.

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+use serde_json::Value;
+
+use super::machine::Machine;
 use super::result::{Report, Run};
 use crate::record::{self, Draft, During, Header, Kind, RecordError, Series, Status, DETAILS};
 
@@ -13,9 +17,7 @@ const CLOSED_LOOPS: [&str; 3] = ["redis", "echo", "many"];
 
 /// Writes the record of a result.
 pub(super) fn write(draft: Draft, report: &Report, during: Option<During>) -> Result<(), RecordError> {
-    let mut header = Header::new(Kind::Bench, title(report), &report.machine);
-    header.end(Status::Complete);
-    header.parameters = report.params.clone();
+    let mut header = header(&title(report), &report.machine, report.params.clone());
     header.load.during = during;
     header.paired = true;
     header.warnings = report.warnings.clone();
@@ -33,9 +35,28 @@ pub(super) fn write(draft: Draft, report: &Report, during: Option<During>) -> Re
             header.series.push(Series { name, of, link_share: result.link_share, runs });
         }
     }
-    draft.details(&without_histograms(report))?;
+    finish(draft, header, &without_histograms(report))
+}
+
+/// Of a benchmark that has ended now.
+pub(super) fn header(title: &str, machine: &Machine, params: Value) -> Header {
+    let mut header = Header::new(Kind::Bench, title.to_owned(), machine);
+    header.end(Status::Complete);
+    header.parameters = params;
+    header
+}
+
+/// Adds the benchmark's own result, and gives the record its name.
+pub(super) fn finish(draft: Draft, mut header: Header, result: &impl Serialize) -> Result<(), RecordError> {
+    draft.details(result)?;
     header.details = Some(DETAILS);
     draft.publish(&header).map(drop)
+}
+
+/// A run that has a histogram only.
+pub(super) fn run_with(draft: &Draft, stem: &str, pairs: &[(u64, u64)]) -> Result<record::Run, RecordError> {
+    let name = draft.histogram(&format!("latency-{stem}"), pairs)?;
+    Ok(record::Run { histograms: BTreeMap::from([("latency", name)]), ..record::Run::default() })
 }
 
 /// Records with the same title can be compared.

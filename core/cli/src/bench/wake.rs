@@ -17,7 +17,9 @@ use serde_json::json;
 use super::args::WakeArgs;
 use super::error::BenchError;
 use super::machine::Machine;
+use super::recording;
 use super::report;
+use crate::record::{Draft, Series};
 
 /// Longer times count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
@@ -28,13 +30,20 @@ const OVER: u64 = 2;
 /// Runs `netacc bench wake`.
 pub(crate) fn run(args: &WakeArgs) -> Result<(), BenchError> {
     report::check_directory(&args.json)?;
+    let draft = args.record.as_deref().map(Draft::begin).transpose()?;
     let machine = Machine::here();
     let length = Duration::from_secs_f64(args.seconds);
     let found = measure(length).map_err(BenchError::io("waking threads"))?;
     let histogram: Vec<_> =
         found.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
     let params = json!({"seconds": args.seconds});
-    let object = json!({"bench": "wake", "params": params, "machine": machine, "histogram_ns": histogram});
+    let object = json!({"bench": "wake", "params": &params, "machine": machine, "histogram_ns": histogram});
+    if let Some(draft) = draft {
+        let run = recording::run_with(&draft, "wake", &histogram)?;
+        let mut header = recording::header("netacc bench wake", &machine, params);
+        header.series.push(Series { name: "wake".to_owned(), runs: vec![run], ..Series::default() });
+        recording::finish(draft, header, &object)?;
+    }
     report::write_object(&object, &args.json)
 }
 

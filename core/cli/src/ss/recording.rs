@@ -158,14 +158,8 @@ impl Tables {
             (&self.sockets, "sockets", "sockets: a row for each one at each time"),
         ];
         let listed = |(lines, name, what): (&Option<Lines>, &str, &str)| {
-            let rows = lines.as_ref()?.rows();
-            Some(Table {
-                name: name.to_owned(),
-                file: format!("{name}.jsonl"),
-                form: "jsonl",
-                rows: ended.then_some(rows),
-                what: what.to_owned(),
-            })
+            let table = lines.as_ref()?.table(name, what);
+            Some(Table { rows: table.rows.filter(|_| ended), ..table })
         };
         all.into_iter().filter_map(listed).collect()
     }

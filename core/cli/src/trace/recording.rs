@@ -10,7 +10,7 @@ use serde_json::json;
 use super::args::TraceArgs;
 use super::show::{name, path_name, Parties};
 use crate::bench::Machine;
-use crate::record::{Draft, Header, Kind, RecordError, Run, Series, Status, Table};
+use crate::record::{Draft, Header, Kind, RecordError, Run, Series, Status};
 
 const MESSAGES: &str = "messages.jsonl";
 
@@ -89,14 +89,8 @@ pub(super) fn write(draft: Draft, args: &TraceArgs, machine: &Machine, traced: &
         header.series.push(Series { name, of: "messages".to_owned(), link_share: None, runs });
     }
     header.series.extend(requests(&draft, traced)?);
-    header.tables.push(Table {
-        name: "messages".to_owned(),
-        file: MESSAGES.to_owned(),
-        form: "jsonl",
-        rows: Some(rows.rows()),
-        what: "Each message that was seen as a whole: when its sender called, and its stages, in nanoseconds."
-            .to_owned(),
-    });
+    let what = "Each message that was seen as a whole: when its sender called, and its stages, in nanoseconds.";
+    header.tables.push(rows.table("messages", what));
     draft.publish(&header).map(drop)
 }
 

@@ -2,7 +2,7 @@
 
 | form | of |
 | --- | --- |
-| an object with `bench` | `netacc bench ... --json` |
+| an object with `bench` | `netacc bench ... --json`, `netacc bench noise`, `netacc bench wake` |
 | an object with `version` and `paths` or `sizes` | `netacc lat --json` |
 | an object with `version` and `pid` | `netacc_ss --json` |
 | an object with `echoes` | `measurements.json` of `netacc calibrate` |
@@ -66,6 +66,8 @@ def _of(path: Path, found: Any, text: str) -> Contents:  # noqa: ANN401 (any JSO
         return of_calibration(found, text, path)
     elif "bench" in found and "paths" in found:
         return of_bench(found, text)
+    elif found.get("bench") in ("noise", "wake"):
+        return of_processors(found, text)
     elif "version" in found and ("paths" in found or "sizes" in found):
         return of_lat(found, text, path)
     elif "version" in found and "pid" in found:
@@ -180,6 +182,52 @@ def of_bench(found: Mapping[str, Any], text: str) -> Contents:
     return Contents(header, histograms.found, details=text)
 
 
+def of_processors(found: Mapping[str, Any], text: str) -> Contents:
+    """Of `netacc bench wake`: a series; of `netacc bench noise`: a table of detours."""
+    machine, load, warnings = _machine(found["machine"])
+    contents = Contents(
+        Header(
+            kind=Kind.BENCH,
+            title=f"netacc bench {found['bench']}",
+            began=found["machine"]["date"],
+            parameters=found["params"],
+            machines=[machine],
+            load=load,
+            warnings=warnings,
+            details="result.json",
+        ),
+        details=text,
+    )
+    if found["bench"] == "wake":
+        add_wake(contents, found)
+    else:
+        add_noise(contents, found)
+    return contents
+
+
+def add_wake(contents: Contents, found: Mapping[str, Any]) -> None:
+    """Adds the times until sleeping threads ran."""
+    histograms = _Histograms()
+    run = Run(histograms=histograms.add("wake", 1, found["histogram_ns"]))
+    contents.header.series.append(Series(name="wake", of="wake", runs=[run]))
+    contents.histograms |= histograms.found
+
+
+def add_noise(contents: Contents, found: Mapping[str, Any]) -> None:
+    """Adds the gaps between readings of the clock."""
+    rows = [
+        {"processor": of["processor"], "at_ns": at_ns, "length_ns": length_ns}
+        for of in found["processors"]
+        for at_ns, length_ns in of["detours_ns"]
+    ]
+    columns = ("processor", "at_ns", "length_ns")
+    schema = pa.schema([(name, pa.int64()) for name in columns])
+    what = "when each processor was taken from the reader of the clock, and for how long"
+    table = model.Table(name="detours", file="detours.parquet", form="parquet", rows=len(rows), what=what)
+    contents.header.tables.append(table)
+    contents.tables[table.file] = pa.Table.from_pylist(rows, schema=schema)
+
+
 def of_lat(found: Mapping[str, Any], text: str, path: Path) -> Contents:
     """Of `netacc lat --json`: a series for each path and size, one run."""
     _check("netacc lat's output", path, found["version"], LAT_VERSION)
@@ -253,7 +301,12 @@ def of_calibration(found: Mapping[str, Any], text: str, path: Path) -> Contents:
         series=series,
         details="measurements.json",
     )
-    return Contents(header, histograms.found, details=text)
+    contents = Contents(header, histograms.found, details=text)
+    if "wake" in found:
+        add_wake(contents, found["wake"])
+    if "noise" in found:
+        add_noise(contents, found["noise"])
+    return contents
 
 
 def of_simulation(folder: Path, found: Mapping[str, Any]) -> Contents:

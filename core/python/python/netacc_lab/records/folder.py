@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -161,11 +160,9 @@ def _bytes(folder: Path, name: str) -> bytes:
 def read_table(folder: Path, table: Table) -> pa.Table:
     """One of a record's tables. Raises RecordError."""
     blob = _bytes(folder, table.file)
-    # In one block: other blocks might have other columns.
-    whole = pa_json.ReadOptions(block_size=max(len(blob), 1))
     readers: dict[str, Any] = {
         "parquet": pa_parquet.read_table,
-        "jsonl": partial(pa_json.read_json, read_options=whole),
+        "jsonl": pa_json.read_json,
         "csv": pa_csv.read_csv,
     }
     where = folder / table.file
