@@ -69,6 +69,9 @@ def test_trees_take_turns_and_their_records_are_kept(tmp_path: Path) -> None:
 def test_an_earlier_record_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*programs(tmp_path, 2.0), "--rounds", "2"]
     assert (watch.main(arguments), watch.main(arguments)) == (0, 2)
+    assert len((tmp_path / "calls").read_text().split()) == 4, (
+        "nothing is measured for a record that has no place"
+    )
     assert "there is something already" in capsys.readouterr().err
 
 

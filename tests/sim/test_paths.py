@@ -13,7 +13,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As a wheel leaves it."""
     for name in ("NETACC_ROOT", "NETACC_RUNS", "NETACC_SIMULATOR"):
         monkeypatch.delenv(name, raising=False)
-    shipped = tmp_path / "netacc_lab/shipped"
+    shipped = tmp_path / "site/netacc_lab/shipped"
     (shipped / "scenarios").mkdir(parents=True)
     monkeypatch.setattr(paths, "SHIPPED", shipped)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -22,11 +22,15 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_installed_package_has_its_own(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks if it took the scenarios of a checkout of another version, or wrote runs into that."""
-    monkeypatch.chdir(Path(__file__).parent)
+    checkout = installed.parents[2] / "checkout"
+    for folder in ("sim/scenarios", "models/profiles", "target/ns3/netacc-simulator"):
+        (checkout / folder).mkdir(parents=True)
+    monkeypatch.chdir(checkout)
     assert paths.scenarios_folder() == installed / "scenarios"
     assert paths.profiles_folder() == installed / "profiles"
-    assert paths.runs_folder() == installed.parents[1] / "data/netacc-lab/runs"
+    assert paths.runs_folder() == installed.parents[2] / "data/netacc-lab/runs"
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(paths, "__file__", str(installed.parent / "sim/paths.py"))
     with pytest.raises(paths.NotFoundError, match="no netacc-simulator"):
         paths.simulator()
 

@@ -214,9 +214,11 @@ fn wrong_usage_is_2_and_failure_is_1() {
 /// Breaks if a server or its directory survives Ctrl-C.
 #[test]
 fn interrupting_stops_everything() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
+    let [dir, kept] = [(); 2].map(|()| tempfile::tempdir().expect("a temporary directory"));
     let mut child = Command::new(NETACC)
         .args(["bench", "echo", "--paths", "unix", "--pairs", "1", "--seconds", "60", "--size", "77"])
+        .arg("--record")
+        .arg(kept.path().join("record"))
         .env("TMPDIR", dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -230,7 +232,9 @@ fn interrupting_stops_everything() {
     let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
     assert!(stderr.lines().map_while(Result::ok).any(|line| line.contains("interrupted")));
     wait_for("the end of the peers", || processes_with(&own).is_empty());
-    assert_eq!(fs::read_dir(dir.path()).expect("it is ours").count(), 0, "the directory is removed");
+    for folder in [&dir, &kept] {
+        assert_eq!(fs::read_dir(folder.path()).expect("it is ours").count(), 0, "the directories are removed");
+    }
 }
 
 /// Breaks without the guard: no process is left to stop the server if netacc itself is killed.
