@@ -615,11 +615,11 @@ programs_of() { # COMMIT: prints the folder
         say "building ${1:0:12} into $folder" >&2
         rm -rf "$tree" "$folder.new"
         mkdir -p "$tree" "$folder.new" "$PWD/target/watch/shared"
-        git archive "$1" | tar -x -C "$tree"
+        git archive "$1" | tar -x -C "$tree" || die "${1:0:12} cannot be unpacked"
         ln -s "$PWD/target/watch/shared" "$tree/target"
         (cd "$tree" && "$BASH" ci/run.sh build) >&2 || die "${1:0:12} cannot be built"
         for file in netacc netacc_run netacc_ss libnetacc-preload.so; do
-            cp "$tree/target/release/$file" "$folder.new/"
+            cp "$tree/target/release/$file" "$folder.new/" || die "${1:0:12} cannot be kept"
         done
         rm -rf "$tree"
         mv "$folder.new" "$folder"

@@ -182,7 +182,7 @@ def test_latencies_are_recorded(kit: Kit) -> None:
     whole = run.histogram("stack")
     assert whole.get_total_count() == groups["stack"]["samples"] == 500
     assert groups["stack"]["p50_ns"] == whole.get_value_at_percentile(50)
-    assert "| stack |" in kit.report()
+    assert any(line.startswith("stack ") for line in kit.report().splitlines())
 
 
 @pytest.mark.long
