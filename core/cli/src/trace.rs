@@ -103,7 +103,8 @@ fn trace(args: &TraceArgs) -> Result<u64, TraceError> {
     let machine = Machine::described();
     let plan = Plan { duration: args.duration, window: args.window, every: args.every };
     let progress = !args.json && io::stderr().is_terminal();
-    let captured = capture(processes(&args.pids)?, plan, progress, &|| STOP.load(Ordering::Relaxed))?;
+    let captured =
+        capture(processes(&args.pids)?, !args.pids.is_empty(), plan, progress, &|| STOP.load(Ordering::Relaxed))?;
     let messages = Messages::of(&captured.windows);
     let shown = Shown::of(&captured.processes, &messages, captured.lost);
     if let Some(path) = &args.perfetto {

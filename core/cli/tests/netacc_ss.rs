@@ -253,7 +253,7 @@ fn another_users_process_is_not_queried() {
 fn a_listener_that_misbehaves_gets_one_line_and_no_patience() {
     let id = std::process::id();
     for (answer, message) in [
-        (&b""[..], "sent an invalid answer: EOF while parsing"),
+        (&b""[..], "sent no answer: it has ended"),
         (b"{\"version\":1,\"pid\":1", "sent an invalid answer: EOF while parsing"),
         (b"{\"version\":1,\"pid\":1,\"sock\":7}", "sent an invalid answer: invalid type"),
         (b"{\"version\":2,\"pids\":[]}", "answers in version 2, netacc_ss reads version 1"),

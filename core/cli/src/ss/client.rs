@@ -57,6 +57,9 @@ pub enum FetchError {
     /// The answer has no end.
     #[error("process {0} answers with more than {limit} MiB", limit = ANSWER_LIMIT >> 20)]
     TooLong(u32),
+    /// It has closed the connection.
+    #[error("process {0} sent no answer: it has ended, or its library is of another version")]
+    Unknown(u32),
     /// The answer is not a snapshot.
     #[error("process {pid} sent an invalid answer: {source}")]
     BadAnswer {
@@ -140,6 +143,9 @@ pub fn query_with<T: serde::de::DeserializeOwned>(
     let sent = pass(&stream, line.as_bytes(), passed).map_err(|errno| failed(errno.into()))?;
     stream.write_all(&line.as_bytes()[sent..]).map_err(failed)?;
     let answer = read_all(pid, &mut stream, deadline)?;
+    if answer.is_empty() {
+        return Err(FetchError::Unknown(pid));
+    }
     decode(pid, &answer)
 }
 

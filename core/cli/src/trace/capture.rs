@@ -70,17 +70,31 @@ struct Raw {
 }
 
 /// Traces the processes. `stop` is asked between windows.
+///
+/// # Errors
+/// One of them cannot be traced, if each of them is `wanted`; or none of them.
 pub(super) fn capture(
-    processes: Vec<Process>,
+    found: Vec<Process>,
+    wanted: bool,
     plan: Plan,
     progress: bool,
     stop: &dyn Fn() -> bool,
 ) -> Result<Capture, TraceError> {
     let clock = Clock::here();
     let first = Reading::take(clock);
-    let mut tracees = Vec::new();
-    for process in &processes {
-        tracees.push(Tracee::begin(process.pid, clock)?);
+    let (mut processes, mut tracees) = (Vec::new(), Vec::new());
+    for process in found {
+        match Tracee::begin(process.pid, clock) {
+            Ok(tracee) => {
+                processes.push(process);
+                tracees.push(tracee);
+            }
+            Err(error) if wanted => return Err(error),
+            Err(error) => eprintln!("netacc trace: left out: {error}"),
+        }
+    }
+    if tracees.is_empty() {
+        return Err(TraceError::NoProcess);
     }
     std::thread::sleep(CALIBRATION);
     let rough = Scale::between(first, Reading::take(clock));
