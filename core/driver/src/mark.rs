@@ -5,8 +5,6 @@
 //! Invariant: a mark is made where both ends agree on the position. On a link it counts as the protocol does, on the
 //! anchor as the kernel does; the two begin anew at each change of path.
 
-use netacc_proto::Reason;
-
 /// A point on the way of bytes. Its position is the number of bytes of the direction up to it, on the path named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
@@ -24,8 +22,14 @@ pub enum Mark {
     Arrived,
     /// Receiver, link: the program has the bytes.
     Read,
-    /// Sender, anchor: the kernel has taken the bytes. With the reason why they are there.
-    AnchorSent(Reason),
-    /// Receiver, anchor: the program has the bytes. As above.
-    AnchorRead(Reason),
+    /// Sender, anchor: the kernel has taken the bytes.
+    AnchorSent {
+        /// As the kernel counts.
+        position: u64,
+    },
+    /// Receiver, anchor: the program has the bytes.
+    AnchorRead {
+        /// As the kernel counts.
+        position: u64,
+    },
 }

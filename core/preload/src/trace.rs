@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ptr::{null_mut, slice_from_raw_parts};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use libc::iovec;
 use netacc_config::trace::{self as layout, Event, Point, TraceMemory};
 use netacc_device::FourTuple;
 use netacc_driver::{Mark, StreamCell};
@@ -111,34 +112,35 @@ pub(crate) fn is_running() -> bool {
 
 /// The program calls to move bytes.
 #[inline]
-pub(crate) fn call(point: Point, stream: &StreamCell, len: impl FnOnce() -> usize) {
+pub(crate) fn call(point: Point, stream: &StreamCell, iov: &[iovec]) {
     if is_running() {
-        record_call(point, stream, len());
+        record_call(point, stream, iov);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn record_call(point: Point, stream: &StreamCell, len: usize) {
+fn record_call(point: Point, stream: &StreamCell, iov: &[iovec]) {
     if let Some(window) = Window::open() {
+        let len = iov.iter().fold(0usize, |len, part| len.saturating_add(part.iov_len));
         let amount = len.min(u32::MAX as usize) as u32;
         window.record(point, End::of(stream.tuple()), Place { amount, ..Place::default() });
     }
 }
 
 /// The driver's mark.
-pub(crate) fn mark(stream: &StreamCell, mark: Mark, position: u64) {
+pub(crate) fn mark(stream: &StreamCell, mark: Mark, position: u64, reason: Reason) {
     let Some(window) = Window::open() else { return };
-    let (point, reason) = match mark {
-        Mark::Claimed => (Point::Claimed, Reason::None),
-        Mark::Copied => (Point::Copied, Reason::None),
-        Mark::Posted => (Point::Posted, Reason::None),
-        Mark::Held => (Point::Held, Reason::None),
-        Mark::Stalled => (Point::Stalled, Reason::None),
-        Mark::Arrived => (Point::Arrived, Reason::None),
-        Mark::Read => (Point::Read, Reason::None),
-        Mark::AnchorSent(reason) => (Point::AnchorSent, reason),
-        Mark::AnchorRead(reason) => (Point::AnchorRead, reason),
+    let point = match mark {
+        Mark::Claimed => Point::Claimed,
+        Mark::Copied => Point::Copied,
+        Mark::Posted => Point::Posted,
+        Mark::Held => Point::Held,
+        Mark::Stalled => Point::Stalled,
+        Mark::Arrived => Point::Arrived,
+        Mark::Read => Point::Read,
+        Mark::AnchorSent { .. } => Point::AnchorSent,
+        Mark::AnchorRead { .. } => Point::AnchorRead,
     };
     window.record(point, End::of(stream.tuple()), Place { position, reason: reason as u16, ..Place::default() });
 }

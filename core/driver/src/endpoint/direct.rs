@@ -10,6 +10,8 @@
 //!   watch it later may find the message gone, as if it had been read before;
 //! * no other thread polls the link: its `rx` is not waited for.
 //!
+//! No marks for a trace are made: while one runs, calls go the other way.
+//!
 //! In all other cases nothing is moved, and the link is polled as ever, so that messages are handled in their order.
 
 use std::sync::Arc;

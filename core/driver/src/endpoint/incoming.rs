@@ -217,6 +217,7 @@ impl Endpoint {
                 if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
                     cell.lock(self).change(|stream| {
                         stream.handle_data(len, imm.rewind);
+                        stream.mark_arrived();
                         stream.arrived = true;
                     });
                 }

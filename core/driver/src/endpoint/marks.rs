@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use netacc_proto::{Reason, Stream};
+
 use super::Endpoint;
 use crate::{Mark, StreamCell};
 
@@ -11,17 +13,34 @@ impl Endpoint {
         self.traced.store(on, Ordering::Relaxed);
     }
 
-    /// Makes a mark, if a trace runs.
+    /// Whether a trace runs.
     #[inline]
-    pub(crate) fn mark(&self, cell: &StreamCell, mark: Mark, position: impl FnOnce() -> u64) {
-        if self.traced.load(Ordering::Relaxed) {
-            self.record_mark(cell, mark, position());
+    pub(crate) fn is_traced(&self) -> bool {
+        self.traced.load(Ordering::Relaxed)
+    }
+
+    /// Makes a mark, if a trace runs. `ahead`: bytes behind the position of the stream that the mark is about.
+    #[inline]
+    pub(crate) fn mark(&self, cell: &StreamCell, stream: &Stream, mark: Mark, ahead: u32) {
+        if self.is_traced() {
+            self.record_mark(cell, stream, mark, ahead);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn record_mark(&self, cell: &StreamCell, mark: Mark, position: u64) {
-        self.sink().mark(cell, mark, position);
+    fn record_mark(&self, cell: &StreamCell, stream: &Stream, mark: Mark, ahead: u32) {
+        let (sent, received) = stream.positions();
+        let position = match mark {
+            Mark::Arrived => received + u64::from(stream.available()),
+            Mark::Read => received,
+            Mark::Claimed | Mark::Copied | Mark::Posted | Mark::Held | Mark::Stalled => sent,
+            Mark::AnchorSent { position } | Mark::AnchorRead { position } => position,
+        };
+        let reason = match mark {
+            Mark::AnchorSent { .. } | Mark::AnchorRead { .. } => stream.reason(),
+            _ => Reason::None,
+        };
+        self.sink().mark(cell, mark, position + u64::from(ahead), reason);
     }
 }

@@ -110,13 +110,13 @@ impl LockedStream<'_> {
         if span.len == 0 || apart {
             return Some(0);
         }
-        self.endpoint.mark(self.cell, Mark::Claimed, || inner.proto.positions().0);
+        self.endpoint.mark(self.cell, &inner.proto, Mark::Claimed, 0);
         // SAFETY: the span is no longer than the source.
         if !unsafe { out.memory.write_from(CREDIT_BLOCK_LEN + span.offset as usize, src, span.len as usize) } {
             return Some(0);
         }
         let rewind = inner.proto.commit(span.len);
-        self.endpoint.mark(self.cell, Mark::Copied, || inner.proto.positions().0);
+        self.endpoint.mark(self.cell, &inner.proto, Mark::Copied, 0);
         self.add_corked(Corked { span, rewind });
         Some(span.len as usize)
     }
@@ -124,7 +124,7 @@ impl LockedStream<'_> {
     /// Holds back a span that has been filled and committed, behind the one that is held back already.
     pub(super) fn add_corked(&mut self, new: Corked) {
         let inner = &mut *self.inner;
-        self.endpoint.mark(self.cell, Mark::Held, || inner.proto.positions().0);
+        self.endpoint.mark(self.cell, &inner.proto, Mark::Held, 0);
         inner.counters.tx_bytes_link += u64::from(new.span.len);
         match &mut inner.sending.cork.corked {
             Some(corked) => corked.span.len += new.span.len,
@@ -190,7 +190,7 @@ impl LockedStream<'_> {
         }
         match tx.data(self.endpoint.device(), &out.ring, out.staging.as_ref(), corked.span, imm) {
             Ok(()) => {
-                self.endpoint.mark(self.cell, Mark::Posted, || inner.proto.positions().0);
+                self.endpoint.mark(self.cell, &inner.proto, Mark::Posted, 0);
                 inner.counters.tx_msgs_link += 1;
                 inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);
                 Pushed::Sent

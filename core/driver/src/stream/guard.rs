@@ -224,7 +224,8 @@ impl LockedStream<'_> {
     pub fn anchor_sent(&mut self, n: usize) {
         self.inner.proto.anchor_sent(n as u64);
         self.inner.tcp.carried.written += n as u64;
-        self.endpoint.mark(self.cell, Mark::AnchorSent(self.inner.proto.reason()), || self.inner.tcp.carried.written);
+        let position = self.inner.tcp.carried.written;
+        self.endpoint.mark(self.cell, &self.inner.proto, Mark::AnchorSent { position }, 0);
         self.inner.counters.tx_bytes_tcp += n as u64;
     }
 
@@ -234,7 +235,8 @@ impl LockedStream<'_> {
     pub fn anchor_received(&mut self, n: usize) {
         self.inner.proto.anchor_received(n as u64);
         self.inner.tcp.carried.read += n as u64;
-        self.endpoint.mark(self.cell, Mark::AnchorRead(self.inner.proto.reason()), || self.inner.tcp.carried.read);
+        let position = self.inner.tcp.carried.read;
+        self.endpoint.mark(self.cell, &self.inner.proto, Mark::AnchorRead { position }, 0);
         self.inner.counters.rx_bytes_tcp += n as u64;
         if self.rx_source() == RxSource::Record {
             self.progress_anchor(false);

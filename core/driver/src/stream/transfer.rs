@@ -48,15 +48,14 @@ impl LockedStream<'_> {
             if span.len == 0 {
                 break;
             }
-            let begin = inner.proto.positions().0;
-            self.endpoint.mark(self.cell, Mark::Claimed, || begin);
+            self.endpoint.mark(self.cell, &inner.proto, Mark::Claimed, 0);
             // SAFETY: `done + span.len <= len`, so the source is within the caller's buffer.
             if !unsafe {
                 out.memory.write_from(CREDIT_BLOCK_LEN + span.offset as usize, src.add(done), span.len as usize)
             } {
                 break;
             }
-            self.endpoint.mark(self.cell, Mark::Copied, || begin + u64::from(span.len));
+            self.endpoint.mark(self.cell, &inner.proto, Mark::Copied, span.len);
             let mut tx = link.tx.lock();
             let rewind = inner.proto.commit(span.len);
             // The last message of the write, which other writes may follow.
@@ -74,7 +73,7 @@ impl LockedStream<'_> {
             }
             match tx.data(device, &out.ring, out.staging.as_ref(), span, imm) {
                 Ok(()) => {
-                    self.endpoint.mark(self.cell, Mark::Posted, || begin + u64::from(span.len));
+                    self.endpoint.mark(self.cell, &inner.proto, Mark::Posted, 0);
                     inner.counters.tx_bytes_link += u64::from(span.len);
                     inner.counters.tx_msgs_link += 1;
                     inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);
@@ -122,13 +121,10 @@ impl LockedStream<'_> {
         let waits = inner.sending.unanswered >= MAX_UNANSWERED;
         let span = inner.proto.claim(len);
         let at = CREDIT_BLOCK_LEN + span.offset as usize;
-        let begin = inner.proto.positions().0;
-        self.endpoint.mark(self.cell, Mark::Claimed, || begin);
         // SAFETY: the caller's promise.
         if span.len < len || !unsafe { out.memory.write_from(at, src, len as usize) } {
             return false;
         }
-        self.endpoint.mark(self.cell, Mark::Copied, || begin + u64::from(len));
         let mut tx = link.tx.lock();
         if waits && tx.awaits_completion() || tx.watch.resting {
             return false;
@@ -139,7 +135,6 @@ impl LockedStream<'_> {
             inner.proto.uncommit(len, rewind);
             return false;
         }
-        self.endpoint.mark(self.cell, Mark::Posted, || begin + u64::from(len));
         inner.counters.tx_bytes_link += u64::from(len);
         inner.counters.tx_msgs_link += 1;
         inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);
@@ -182,7 +177,7 @@ impl LockedStream<'_> {
         if !self.inner.proto.link_writable() {
             Counters::bump(&self.endpoint.counters().byte_credit_stalls);
             self.inner.proto.stalled();
-            self.endpoint.mark(self.cell, Mark::Stalled, || self.inner.proto.positions().0);
+            self.endpoint.mark(self.cell, &self.inner.proto, Mark::Stalled, 0);
             self.record_stall();
         }
         match (done, self.tx_sink()) {
@@ -224,7 +219,6 @@ impl LockedStream<'_> {
         }
         let inner = &mut *self.inner;
         let credit = inner.proto.consume(n as u32);
-        self.endpoint.mark(self.cell, Mark::Read, || inner.proto.positions().1);
         inner.counters.rx_bytes_link += n as u64;
         if !credit.announce {
             // The peer has released the memory that contains the word.
@@ -254,10 +248,20 @@ impl LockedStream<'_> {
     #[inline]
     pub(crate) fn handle_data(&mut self, len: u32, rewind: bool) {
         self.inner.proto.handle_data(len, rewind);
-        let proto = &self.inner.proto;
-        self.endpoint.mark(self.cell, Mark::Arrived, || proto.positions().1 + u64::from(proto.available()));
         self.inner.counters.rx_msgs_link += 1;
         self.inner.sending.unanswered = 0;
+    }
+
+    /// DATA messages have been handled.
+    #[inline]
+    pub(crate) fn mark_arrived(&self) {
+        self.endpoint.mark(self.cell, &self.inner.proto, Mark::Arrived, 0);
+    }
+
+    /// The program has the bytes that were consumed.
+    #[inline]
+    pub fn mark_read(&self) {
+        self.endpoint.mark(self.cell, &self.inner.proto, Mark::Read, 0);
     }
 
     /// Receives up to `len` bytes from the ring.

@@ -108,7 +108,7 @@ impl ReadySink for Sink {
         }
     }
 
-    fn mark(&self, stream: &StreamCell, mark: Mark, position: u64) {
-        trace::mark(stream, mark, position);
+    fn mark(&self, stream: &StreamCell, mark: Mark, position: u64, reason: Reason) {
+        trace::mark(stream, mark, position, reason);
     }
 }

@@ -52,11 +52,11 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         return unsafe { kernel_recv(fd, iov, flags) };
     };
     let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
-    trace::call(Point::Recv, cell, || total(iov).unwrap_or_default());
     // SAFETY: passed on.
     if let Some(received) = unsafe { direct::receive(&target, iov, flags) } {
         return received as isize;
     }
+    trace::call(Point::Recv, cell, iov);
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
     // The call waits for so many bytes as long as it may wait.
@@ -193,6 +193,7 @@ unsafe fn copy_out(stream: &mut LockedStream<'_>, iov: &[iovec], skip: usize, pe
     }
     if !peek {
         stream.consume_link(done);
+        stream.mark_read();
     }
     Some(done)
 }

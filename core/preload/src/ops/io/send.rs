@@ -62,11 +62,11 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     };
     let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
     batch::count_write(endpoint);
-    trace::call(Point::Send, cell, || total(iov).unwrap_or_default());
     // SAFETY: passed on.
     if let Some(sent) = unsafe { direct::send(&target, iov, flags) } {
         return sent as isize;
     }
+    trace::call(Point::Send, cell, iov);
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
     // The kernel itself has the state of TCP_CORK, also if another process that has the socket has changed it.
     let more = flags & libc::MSG_MORE != 0 || sock.options.cork.load(Ordering::Relaxed);
