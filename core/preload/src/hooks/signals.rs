@@ -6,8 +6,14 @@ use libc::{sigaction as Action, sighandler_t};
 
 use super::hooks;
 use crate::ops::signals;
-use crate::os::access::fault::with_the_programs;
+use crate::os::access::fault::{go_through, with_the_programs};
 use crate::os::real;
+
+/// For `netacc-loader`, which runs a static program in this process: see [`go_through`].
+#[cfg_attr(not(test), no_mangle)]
+pub extern "C" fn netacc_guard_through(handler: usize) -> usize {
+    go_through(handler)
+}
 
 hooks! {
     fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {

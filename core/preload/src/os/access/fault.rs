@@ -42,6 +42,8 @@ struct Wanted {
 
 static ACTIONS: [Action; 2] = [Action::new(libc::SIGSEGV), Action::new(libc::SIGBUS)];
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// The handler that the kernel calls, which calls ours; 0: ours itself.
+static THROUGH: AtomicUsize = AtomicUsize::new(0);
 
 fn action_of(signal: c_int) -> Option<&'static Action> {
     ACTIONS.iter().find(|action| action.signal == signal)
@@ -69,7 +71,7 @@ impl Wanted {
 
     /// The action that is installed in its place; `None`: the program's own.
     fn beneath(self) -> Option<Wanted> {
-        let ours = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+        let ours = installed_handler();
         match self.handler {
             libc::SIG_IGN => None,
             libc::SIG_DFL => Some(Wanted { handler: ours, flags: libc::SA_SIGINFO | libc::SA_ONSTACK, mask: 0 }),
@@ -196,8 +198,26 @@ fn put_beneath() {
     INSTALLED.store(true, Ordering::Release);
 }
 
+fn own_handler() -> usize {
+    on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize
+}
+
+fn installed_handler() -> usize {
+    match THROUGH.load(Ordering::Relaxed) {
+        0 => own_handler(),
+        through => through,
+    }
+}
+
+/// From now on the kernel calls `handler`, which calls the handler that this returns: a static program has its own thread
+/// pointer, without which our handler cannot run. Called before the first descriptor of ours, in the only thread.
+pub fn go_through(handler: usize) -> usize {
+    THROUGH.store(handler, Ordering::Relaxed);
+    own_handler()
+}
+
 fn is_ours(wanted: Wanted) -> bool {
-    wanted.handler == on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize
+    wanted.handler == installed_handler()
 }
 
 /// Whether touches are recovered: as soon as there can be descriptors in the table, also those that a child has inherited.
