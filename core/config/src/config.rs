@@ -21,6 +21,8 @@ pub struct Config {
     pub unseen_io: UnseenIoPolicy,
     /// `NACC_KEEP_PRELOAD`: a program that is started with an environment without `LD_PRELOAD` gets the library all the same.
     pub keep_preload: bool,
+    /// `NACC_STATIC`: static programs are started by `netacc-loader`, so that they have the library.
+    pub static_programs: bool,
     /// Buffers and memory regions.
     pub memory: MemoryConfig,
     /// Links, and the cache of empty ones.
@@ -165,6 +167,8 @@ impl Default for Config {
             unseen_io: UnseenIoPolicy::default(),
             // nginx, for example, passes only the variables that its configuration names to its new binary.
             keep_preload: true,
+            // A program that cannot be changed as a whole is started plainly.
+            static_programs: true,
             memory: MemoryConfig::default(),
             links: LinkConfig::default(),
             promotion: PromotionConfig::default(),
