@@ -9,6 +9,8 @@ DOCDIR     ?= $(PREFIX)/share/doc/netacc-lab
 BUILT    := target/release
 PROGRAMS := netacc netacc_run netacc_ss
 LIBRARY  := libnetacc-preload.so
+# Runs static programs; it has to lie beside the library.
+LOADER   := netacc-loader
 SAMPLE   := core/config/netacc.conf
 DOCS     := $(wildcard README.md ARCHITECTURE.md CONTRIBUTING.md LICENSE-MIT LICENSE-APACHE core/proto/SPEC.md)
 
@@ -22,7 +24,7 @@ help: ## Show these targets
 	@echo
 	@echo '  One job alone: ci/run.sh <job>; "ci/run.sh help" lists them.'
 
-build: ## Build netacc, netacc_run, netacc_ss and libnetacc-preload.so into target/release
+build: ## Build netacc, netacc_run, netacc_ss, netacc-loader and libnetacc-preload.so into target/release
 	@ci/run.sh build
 
 check: ## The quick check before each commit: at most five minutes once built
@@ -47,14 +49,15 @@ docs: ## Build the documentation into target/docs/index.html, its references and
 	@ci/run.sh docs
 
 install: ## Install what `make build` left (PREFIX=/usr/local DESTDIR= SYSCONFDIR=)
-	@for file in $(PROGRAMS) $(LIBRARY); do \
+	@for file in $(PROGRAMS) $(LIBRARY) $(LOADER); do \
 	    test -e $(BUILT)/$$file || { echo "$(BUILT)/$$file is missing: run 'make build' first" >&2; exit 1; }; \
 	done
 	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(SYSCONFDIR)' '$(DESTDIR)$(DOCDIR)'
 	install -m 755 $(PROGRAMS:%=$(BUILT)/%) '$(DESTDIR)$(PREFIX)/bin/'
 	install -m 644 $(BUILT)/$(LIBRARY) '$(DESTDIR)$(PREFIX)/lib/'
+	install -m 755 $(BUILT)/$(LOADER) '$(DESTDIR)$(PREFIX)/lib/'
 	@# The line tables are most of each file. Debuggers look for them in .debug beside it.
-	cd '$(DESTDIR)$(PREFIX)' && install -d bin/.debug lib/.debug && for file in $(PROGRAMS:%=bin/%) lib/$(LIBRARY); do \
+	cd '$(DESTDIR)$(PREFIX)' && install -d bin/.debug lib/.debug && for file in $(PROGRAMS:%=bin/%) lib/$(LIBRARY) lib/$(LOADER); do \
 	    debug="$${file%/*}/.debug/$${file##*/}.debug"; \
 	    objcopy --only-keep-debug "$$file" "$$debug" && chmod 644 "$$debug" && \
 	    strip --strip-unneeded "$$file" && objcopy --add-gnu-debuglink="$$debug" "$$file" || exit; \
@@ -69,8 +72,8 @@ install: ## Install what `make build` left (PREFIX=/usr/local DESTDIR= SYSCONFDI
 	@if test -z '$(DESTDIR)' && test "$$(id -u)" = 0; then ldconfig; fi
 
 uninstall: ## Remove what `make install` put there; a configuration that was edited stays
-	rm -f $(PROGRAMS:%='$(DESTDIR)$(PREFIX)/bin/%') '$(DESTDIR)$(PREFIX)/lib/$(LIBRARY)'
-	rm -f $(PROGRAMS:%='$(DESTDIR)$(PREFIX)/bin/.debug/%.debug') '$(DESTDIR)$(PREFIX)/lib/.debug/$(LIBRARY).debug'
+	rm -f $(PROGRAMS:%='$(DESTDIR)$(PREFIX)/bin/%') '$(DESTDIR)$(PREFIX)/lib/$(LIBRARY)' '$(DESTDIR)$(PREFIX)/lib/$(LOADER)'
+	rm -f $(PROGRAMS:%='$(DESTDIR)$(PREFIX)/bin/.debug/%.debug') '$(DESTDIR)$(PREFIX)/lib/.debug/$(LIBRARY).debug' '$(DESTDIR)$(PREFIX)/lib/.debug/$(LOADER).debug'
 	@conf='$(DESTDIR)$(SYSCONFDIR)/netacc.conf'; sample='$(DESTDIR)$(DOCDIR)/netacc.conf.sample'; \
 	if test -e "$$conf" && test -e "$$sample"; then \
 	    if cmp -s "$$conf" "$$sample"; then rm -v "$$conf"; else echo "kept $$conf: it was edited"; fi; \

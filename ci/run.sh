@@ -35,6 +35,8 @@ readonly NEEDS_APPS=(
     gcc=gcc /usr/include/liburing.h=liburing-dev /usr/include/libaio.h=libaio-dev
     ip=iproute2 setpriv=util-linux prlimit=util-linux
     valgrind=valgrind strace=strace
+    # Programs without a shared C library.
+    musl-gcc=musl-tools go=golang-go
 )
 # The lab itself installs the packages for booting (netacc lab setup); these are the programs that its tests run inside.
 readonly NEEDS_LAB_TESTS=(
@@ -175,7 +177,7 @@ job_build() { # the release binaries and the library
     # Cargo cannot put a dash into a library's name.
     place target/release/libnetacc_preload.so libnetacc-preload.so
     local file
-    for file in netacc netacc_run netacc_ss netacc-erdma netacc-exec netacc-threads libnetacc-preload.so; do
+    for file in netacc netacc_run netacc_ss netacc-erdma netacc-exec netacc-threads netacc-loader libnetacc-preload.so; do
         [ -e "target/release/$file" ] || die "the build left no target/release/$file"
     done
 }

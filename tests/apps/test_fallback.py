@@ -117,10 +117,12 @@ def compile_client(lab: Lab, *flags: str) -> Path:
     return program
 
 
-def test_static_program(lab: Lab) -> None:
+def test_static_program_that_is_not_to_be_changed(lab: Lab) -> None:
     program = compile_client(lab, "-static")
     server, port = start_echo(lab)
-    assert "done" in lab.run("static-client", [program, str(port)], accelerated=True)
+    client = lab.start("client", [program, str(port)], accelerated=True, config="NACC_STATIC=0\n")
+    assert "done" in client.finish()
+    assert "is statically linked, so nothing is preloaded into it: it stays on TCP" in client.stderr()
     lab.expect_tcp(counters.totals(server), who="server", payload_bytes=2 << 20)
 
 

@@ -17,9 +17,10 @@ mod sanitizer;
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use netacc_config::{Loader, CONFIG_PATH_VARIABLE, KEYS, REPORTED_VARIABLE};
+use netacc_config::{Config, Loader, CONFIG_PATH_VARIABLE, KEYS, REPORTED_VARIABLE};
+use netacc_loader::{PROGRAM_VARIABLE, REPORT_VARIABLE};
 use nix::errno::Errno;
 
 use args::{Invocation, Request, HELP};
@@ -59,18 +60,24 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 fn launch(request: &Request) -> u8 {
-    if let Err(status) = prepare_environment(request) {
-        return status;
-    }
+    let config = match prepare_environment(request) {
+        Ok(config) => config,
+        Err(status) => return status,
+    };
     let search_path = std::env::var_os("PATH");
     let found = program::find(&request.command, search_path.as_deref());
     let obstacle = found.as_deref().and_then(program::obstacle);
-    if let Some(obstacle) = &obstacle {
-        warn(obstacle);
-    }
     // A program that could not even start with the library gets no preload.
-    if !obstacle.is_some_and(|obstacle| obstacle.is_fatal()) {
-        preload(&found.as_deref().map(sanitizer::of).unwrap_or_default());
+    let is_fatal = obstacle.as_ref().is_some_and(program::Obstacle::is_fatal);
+    let sanitizer = found.as_deref().map(sanitizer::of).unwrap_or_default();
+    let library = if is_fatal { None } else { preload(&sanitizer) };
+    let is_static = config.static_programs && obstacle.as_ref().is_some_and(program::Obstacle::is_static_program);
+    let loader = library.filter(|_| is_static).and_then(|library| library::static_loader(&library));
+    if let Some(obstacle) = obstacle.filter(|_| loader.is_none()) {
+        warn(&obstacle);
+    }
+    if let (Some(loader), Some(program)) = (loader, &found) {
+        become_static_program(request, &loader, program);
     }
     let errno = become_program(request, found.as_deref());
     let command = request.command.to_string_lossy();
@@ -85,7 +92,7 @@ fn launch(request: &Request) -> u8 {
 
 /// Turns the flags into the variables that the library reads, and reports the problems of the rest of the
 /// configuration, because the library has no terminal for them.
-fn prepare_environment(request: &Request) -> Result<(), u8> {
+fn prepare_environment(request: &Request) -> Result<Config, u8> {
     let mut loader = Loader::new().default_file().environment(std::env::vars_os());
     if let Some(path) = &request.config_path {
         // The program, or a child of it, may load the library in another directory.
@@ -102,15 +109,16 @@ fn prepare_environment(request: &Request) -> Result<(), u8> {
             loader = loader.flag(*flag, value);
         }
     }
-    let (_, problems) = loader.load();
+    let (config, problems) = loader.load();
     for problem in &problems {
         warn(problem);
     }
     std::env::set_var(REPORTED_VARIABLE, "1");
-    Ok(())
+    Ok(config)
 }
 
-fn preload(sanitizer: &sanitizer::Sanitizer) {
+/// Returns the library's path if it is found.
+fn preload(sanitizer: &sanitizer::Sanitizer) -> Option<PathBuf> {
     let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty());
     let own_path = std::env::current_exe().ok();
     match library::find(named.as_deref().map(Path::new), own_path.as_deref()) {
@@ -120,9 +128,23 @@ fn preload(sanitizer: &sanitizer::Sanitizer) {
             if let Some((name, value)) = sanitizer.variable(std::env::var_os("TSAN_OPTIONS").as_deref()) {
                 std::env::set_var(name, value);
             }
+            Some(path)
         }
-        Err(error) => warn(&error),
+        Err(error) => {
+            warn(&error);
+            None
+        }
     }
+}
+
+/// Replaces this process with the loader of static programs, which then is the program. Returns only if it fails.
+fn become_static_program(request: &Request, loader: &Path, program: &Path) {
+    // A directory that the program changes to does not matter: the loader opens the program first.
+    std::env::set_var(PROGRAM_VARIABLE, program);
+    std::env::set_var(REPORT_VARIABLE, "1");
+    replace(loader, [request.command.as_os_str()], &request.arguments);
+    std::env::remove_var(PROGRAM_VARIABLE);
+    std::env::remove_var(REPORT_VARIABLE);
 }
 
 /// Replaces this process with the program, whose file is `found`, as `execvp` of glibc would. Returns only if it fails.

@@ -46,6 +46,14 @@ pub(super) fn find(named: Option<&Path>, own_path: Option<&Path>) -> Result<Path
     Ok(path)
 }
 
+/// The program that runs static programs; it lies beside the library.
+const STATIC_LOADER: &str = "netacc-loader";
+
+/// Finds it, if this build has it: it is for x86-64 alone.
+pub(super) fn static_loader(library: &Path) -> Option<PathBuf> {
+    library.parent().map(|place| place.join(STATIC_LOADER)).filter(|path| path.is_file())
+}
+
 /// `LD_PRELOAD` with the library first and the rest unchanged. The library is not added twice.
 pub(super) fn prepend(library: &Path, list: Option<&OsStr>) -> OsString {
     let mut result = library.as_os_str().to_owned();
@@ -92,7 +100,10 @@ mod tests {
         assert_eq!(find(None, Some(&own)).ok(), Some(in_lib64.clone()));
         let beside = root.join("bin").join(LIBRARY);
         std::fs::write(&beside, "").expect("writable");
-        assert_eq!(find(None, Some(&own)).ok(), Some(beside));
+        assert_eq!(find(None, Some(&own)).ok(), Some(beside.clone()));
+        assert_eq!(static_loader(&beside), None);
+        std::fs::write(root.join("bin/netacc-loader"), "").expect("writable");
+        assert_eq!(static_loader(&beside), Some(root.join("bin/netacc-loader")));
         assert_eq!(find(Some(&in_lib64), Some(&own)).ok(), Some(in_lib64));
         let missing = find(Some(&root.join("none.so")), Some(&own));
         assert!(matches!(missing, Err(LibraryError::NamedNotFound(_))));

@@ -32,6 +32,11 @@ enum Kind {
 }
 
 impl Obstacle {
+    /// Whether the program itself, and not its interpreter, is static: then `netacc-loader` can run it.
+    pub(super) fn is_static_program(&self) -> bool {
+        self.kind == Kind::Static && self.interpreter.is_none()
+    }
+
     /// Whether the program would not even start with a library preloaded.
     pub(super) fn is_fatal(&self) -> bool {
         // musl's dynamic linker gives up over the symbols of glibc that the library needs.

@@ -9,7 +9,7 @@ REPO = Path(__file__).resolve().parents[3]
 PROGRAMS = REPO / "tests/apps/programs"  # Python ones run as modules: python -m tests.apps.programs.NAME
 RESULTS = REPO / "results/local"
 
-NEEDED = ("netacc_run", "netacc_ss", "libnetacc-preload.so")
+NEEDED = ("netacc_run", "netacc_ss", "netacc-loader", "libnetacc-preload.so")
 
 
 def binaries() -> Path:

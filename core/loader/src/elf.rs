@@ -1,0 +1,196 @@
+//! The parts of an ELF file that running it needs. Files may have any contents: every offset and length is checked.
+
+use std::ops::Range;
+
+use crate::Refusal;
+
+const HEADER: usize = 64;
+const PROGRAM_HEADER: usize = 56;
+const SECTION_HEADER: usize = 64;
+const PAGE: u64 = 4096;
+
+const PT_LOAD: u32 = 1;
+const PT_INTERP: u32 = 3;
+const PT_TLS: u32 = 7;
+const PF_X: u32 = 1;
+const PF_W: u32 = 2;
+const PF_R: u32 = 4;
+
+/// A part of the file that is mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it goes, for a program that has a fixed place; relative to the program's begin for others.
+    pub address: u64,
+    /// Its bytes in the file.
+    pub file: Range<usize>,
+    /// Its length in memory, not less than in the file: the rest is zero.
+    pub memory: u64,
+    /// Whether it is code.
+    pub executable: bool,
+    /// Whether the program writes to it.
+    pub writable: bool,
+    /// Whether the program reads it.
+    pub readable: bool,
+}
+
+/// A section: bytes of the file, and where they are mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// As [`Segment::address`].
+    pub address: u64,
+    /// Its bytes in the file.
+    pub file: Range<usize>,
+}
+
+/// A static program.
+#[derive(Debug)]
+pub struct Elf<'a> {
+    bytes: &'a [u8],
+    /// The parts to map, in the order of their addresses.
+    pub segments: Vec<Segment>,
+    /// Whether the kernel may choose where it goes.
+    pub movable: bool,
+    /// Where it begins to run.
+    pub entry: u64,
+    /// Where its program headers are mapped, and how many there are.
+    pub headers: (u64, u16),
+    /// The bytes of each thread's own variables.
+    pub tls: Option<u64>,
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
+}
+
+pub(crate) fn full(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// The end of a range that begins at `at`, within `limit`.
+fn range(at: u64, len: u64, limit: usize) -> Option<Range<usize>> {
+    let (at, len) = (usize::try_from(at).ok()?, usize::try_from(len).ok()?);
+    let end = at.checked_add(len).filter(|end| *end <= limit)?;
+    Some(at..end)
+}
+
+impl<'a> Elf<'a> {
+    /// Reads the headers. A dynamic program is read, too: see [`Elf::parse_static`].
+    ///
+    /// # Errors
+    /// It is no program for this processor, or it is broken.
+    pub fn parse(bytes: &'a [u8]) -> Result<Elf<'a>, Refusal> {
+        Elf::read(bytes).ok_or(Refusal::Broken)?.map(|(elf, _)| elf)
+    }
+
+    /// As [`Elf::parse`], for programs that need no interpreter.
+    ///
+    /// # Errors
+    /// As [`Elf::parse`]; or the program is dynamic.
+    pub fn parse_static(bytes: &'a [u8]) -> Result<Elf<'a>, Refusal> {
+        match Elf::read(bytes).ok_or(Refusal::Broken)?? {
+            (_, true) => Err(Refusal::Dynamic),
+            (elf, false) => Ok(elf),
+        }
+    }
+
+    /// The program, and whether it names an interpreter. `None`: something lies outside of the file.
+    fn read(bytes: &'a [u8]) -> Option<Result<(Elf<'a>, bool), Refusal>> {
+        const X86_64: u16 = 62;
+        const EXECUTABLE: u16 = 2;
+        const MOVABLE: u16 = 3;
+        let kind = half(bytes, 16);
+        let own = bytes.starts_with(b"\x7fELF\x02\x01") && half(bytes, 18) == Some(X86_64);
+        if !own || !matches!(kind, Some(EXECUTABLE | MOVABLE)) {
+            return Some(Err(Refusal::OtherProcessor));
+        }
+        let table = usize::try_from(word(bytes, 32)?).ok()?;
+        let count = half(bytes, 56)?;
+        if usize::from(half(bytes, 54)?) != PROGRAM_HEADER || table < HEADER {
+            return None;
+        }
+        let (mut segments, mut interpreted, mut tls) = (Vec::new(), false, None);
+        for index in 0..usize::from(count) {
+            let at = table.checked_add(index * PROGRAM_HEADER)?;
+            match full(bytes, at)? {
+                PT_LOAD => segments.push(Segment::read(bytes, at)?),
+                PT_INTERP => interpreted = true,
+                PT_TLS => tls = Some(word(bytes, at + 40)?),
+                _ => {}
+            }
+        }
+        segments.retain(|segment| segment.memory > 0);
+        let in_order = segments.windows(2).all(|pair| pair[0].pages().end <= pair[1].pages().start);
+        if segments.is_empty() || !in_order {
+            return None;
+        }
+        let holder = segments.iter().find(|s| s.file.start <= table && table < s.file.end)?;
+        let headers = (holder.address + (table - holder.file.start) as u64, count);
+        let entry = word(bytes, 24)?;
+        Some(Ok((Elf { bytes, segments, movable: kind == Some(MOVABLE), entry, headers, tls }, interpreted)))
+    }
+
+    /// The whole file.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The pages of all segments: from the first to the last.
+    pub fn span(&self) -> Range<u64> {
+        let (first, last) = (&self.segments[0], &self.segments[self.segments.len() - 1]);
+        first.pages().start..last.pages().end
+    }
+
+    /// The section of this name, if the file has sections and that one has bytes.
+    pub fn section(&self, name: &[u8]) -> Option<Section> {
+        let table = usize::try_from(word(self.bytes, 40)?).ok().filter(|at| *at > 0)?;
+        let count = half(self.bytes, 60)?;
+        let header = |index: u16| table.checked_add(usize::from(index) * SECTION_HEADER);
+        let names_at = header(half(self.bytes, 62)?)?;
+        let names = range(word(self.bytes, names_at + 24)?, word(self.bytes, names_at + 32)?, self.bytes.len())?;
+        let names = &self.bytes[names];
+        (0..count).find_map(|index| {
+            let at = header(index)?;
+            let own = names.get(usize::try_from(full(self.bytes, at)?).ok()?..)?;
+            let matches = own.strip_prefix(name)?.first() == Some(&0);
+            let address = word(self.bytes, at + 16)?;
+            let file = range(word(self.bytes, at + 24)?, word(self.bytes, at + 32)?, self.bytes.len())?;
+            matches.then_some(Section { address, file })
+        })
+    }
+
+    /// The bytes of the file that are mapped at an address, from there to the end of the segment.
+    pub fn at(&self, address: u64) -> Option<&'a [u8]> {
+        self.segments.iter().find_map(|segment| {
+            let offset = usize::try_from(address.checked_sub(segment.address)?).ok()?;
+            self.bytes[segment.file.clone()].get(offset..).filter(|rest| !rest.is_empty())
+        })
+    }
+}
+
+impl Segment {
+    fn read(bytes: &[u8], at: usize) -> Option<Segment> {
+        let flags = full(bytes, at + 4)?;
+        let file = range(word(bytes, at + 8)?, word(bytes, at + 32)?, bytes.len())?;
+        let (address, memory) = (word(bytes, at + 16)?, word(bytes, at + 40)?);
+        let fits = memory >= file.len() as u64 && address.checked_add(memory)?.checked_add(PAGE).is_some();
+        // The kernel maps whole pages.
+        let aligned = file.is_empty() || file.start as u64 % PAGE == address % PAGE;
+        (fits && aligned).then_some(Segment {
+            address,
+            file,
+            memory,
+            executable: flags & PF_X != 0,
+            writable: flags & PF_W != 0,
+            readable: flags & PF_R != 0,
+        })
+    }
+
+    /// The pages that it takes.
+    pub fn pages(&self) -> Range<u64> {
+        self.address & !(PAGE - 1)..(self.address + self.memory).next_multiple_of(PAGE)
+    }
+}

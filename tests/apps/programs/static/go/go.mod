@@ -1,0 +1,3 @@
+module netacc.test/echo
+
+go 1.19

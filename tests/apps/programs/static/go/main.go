@@ -1,0 +1,122 @@
+// Both ends of checked conversations, in Go, while its garbage collector runs.
+//
+//	serve PORT: returns what it gets.
+//	connect PORT COUNT: COUNT goroutines; each sends messages of random bytes and sizes, and compares the answers. The collector
+//	  runs all the time, children are started, and nil pointers are recovered from.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	rounds = 2000
+	most   = 4096
+)
+
+func must(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+}
+
+func serve(address string) {
+	listener, err := net.Listen("tcp", address)
+	must(err)
+	for {
+		conn, err := listener.Accept()
+		must(err)
+		go func() {
+			defer conn.Close()
+			io.Copy(onlyWriter{conn}, onlyReader{conn})
+		}()
+	}
+}
+
+// Without the shortcuts of a TCP connection (splice).
+type onlyWriter struct{ io.Writer }
+type onlyReader struct{ io.Reader }
+
+func converse(address string, seed int64) int64 {
+	random := rand.New(rand.NewSource(seed))
+	conn, err := net.Dial("tcp", address)
+	must(err)
+	defer conn.Close()
+	total := int64(0)
+	for round := 0; round < rounds; round++ {
+		sent := make([]byte, 1+random.Intn(most))
+		random.Read(sent)
+		got := make([]byte, len(sent))
+		_, err := conn.Write(sent)
+		must(err)
+		_, err = io.ReadFull(conn, got)
+		must(err)
+		if !bytes.Equal(sent, got) {
+			fmt.Fprintln(os.Stderr, "an answer differs from its message")
+			os.Exit(1)
+		}
+		total += int64(2 * len(sent))
+	}
+	return total
+}
+
+func recovers() (recovered bool) {
+	defer func() { recovered = recover() != nil }()
+	var nothing *[1 << 20]byte
+	nothing[5] = 1
+	return false
+}
+
+// Runs until the conversations are over: collections, children, faults.
+func disturb(over *atomic.Bool) {
+	for !over.Load() {
+		runtime.GC()
+		if !recovers() {
+			must(fmt.Errorf("a nil pointer was written to"))
+		}
+		out, err := exec.Command("/bin/echo", "a", "child").Output()
+		must(err)
+		if string(out) != "a child\n" {
+			must(fmt.Errorf("the child printed %q", out))
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func main() {
+	port, err := strconv.Atoi(os.Args[2])
+	must(err)
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	if os.Args[1] == "serve" {
+		serve(address)
+	}
+	count, err := strconv.Atoi(os.Args[3])
+	must(err)
+	fmt.Println("begun")
+	var over atomic.Bool
+	var disturber, talkers sync.WaitGroup
+	disturber.Add(1)
+	go func() { defer disturber.Done(); disturb(&over) }()
+	var total atomic.Int64
+	for i := 0; i < count; i++ {
+		talkers.Add(1)
+		go func(seed int64) { defer talkers.Done(); total.Add(converse(address, seed)) }(int64(i))
+	}
+	talkers.Wait()
+	over.Store(true)
+	disturber.Wait()
+	fmt.Printf("done {\"requests\": %d, \"payload_bytes\": %d, \"seconds\": 0}\n", count*rounds, total.Load())
+	io.Copy(io.Discard, os.Stdin)
+}

@@ -1,0 +1,160 @@
+"""Programs without a shared C library, on links: static ones of glibc and musl, Rust with musl, Go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.apps.lib import counters
+from tests.apps.lib.client import DONE, read_report
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.net import free_port, wait_listening
+from tests.apps.lib.paths import PROGRAMS, binaries
+
+pytestmark = pytest.mark.usefixtures("library")
+
+SOURCES = PROGRAMS / "static"
+MODULES = "tests.apps.programs"
+CONNECTIONS = 4
+#: The rest goes over TCP, before the connections are on links.
+SHARE = 0.5
+
+C_FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
+COMPILERS = {
+    "glibc": ["gcc", "-static", *C_FLAGS],
+    "glibc-pie": ["gcc", "-static-pie", *C_FLAGS],
+    "musl": ["musl-gcc", "-static", *C_FLAGS],
+}
+BUILDS = [*COMPILERS, "rust", "go", "go-stripped"]
+
+Build = Callable[[str], Path]
+
+
+def compile_go(program: Path) -> None:
+    # The compiler that is installed, and no module from elsewhere.
+    env = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "GOPROXY": "off"}
+    subprocess.run(["go", "build", "-o", program, "."], cwd=SOURCES / "go", env=env, check=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Builds a program at its first use."""
+    folder = tmp_path_factory.mktemp("static")
+
+    def built(kind: str) -> Path:
+        program = folder / kind
+        if program.exists():
+            return program
+        if kind == "rust":
+            target = ["--target", "x86_64-unknown-linux-musl", "--edition", "2021"]
+            subprocess.run(
+                ["rustc", "-O", *target, "-o", program, SOURCES / "echo.rs"], check=True, timeout=120
+            )
+        elif kind == "go":
+            compile_go(program)
+        elif kind == "go-stripped":
+            subprocess.run(["strip", "-o", program, built("go")], check=True, timeout=60)
+        else:
+            subprocess.run([*COMPILERS[kind], "-o", program, SOURCES / "echo.c"], check=True, timeout=60)
+        return program
+
+    return built
+
+
+@pytest.mark.parametrize("kind", BUILDS)
+def test_a_static_client_talks_over_links(kind: str, build: Build, lab: Lab) -> None:
+    port = free_port()
+    server = lab.start(
+        "server", [sys.executable, "-m", f"{MODULES}.echo_server", str(port)], accelerated=True
+    )
+    wait_listening(port, server)
+    words: list[str | Path] = [build(kind), "connect", str(port), str(CONNECTIONS)]
+    client, report = lab.client("client", words, accelerated=True)
+    for who, side in (("client", client), ("server", server)):
+        lab.expect_link(counters.totals(side), who=who, payload_bytes=report.payload_bytes, share=SHARE)
+    lab.dismiss(client)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BUILDS if kind != "rust"])
+def test_a_static_server_talks_over_links(kind: str, build: Build, lab: Lab) -> None:
+    port = free_port()
+    server = lab.start("server", [build(kind), "serve", str(port)], accelerated=True)
+    wait_listening(port, server)
+    client, report = lab.client(
+        "client",
+        [sys.executable, "-m", f"{MODULES}.echo_client", str(port), "--connections", str(CONNECTIONS)],
+        accelerated=True,
+    )
+    for who, side in (("client", client), ("server", server)):
+        lab.expect_link(counters.totals(side), who=who, payload_bytes=report.payload_bytes, share=SHARE)
+    lab.dismiss(client)
+
+
+@pytest.mark.parametrize("kind", ["go", "musl"])
+def test_a_peer_without_the_library_notices_nothing(kind: str, build: Build, lab: Lab) -> None:
+    port = free_port()
+    server = lab.start("server", [build(kind), "serve", str(port)], accelerated=True)
+    wait_listening(port, server)
+    client, report = lab.client("client", [build(kind), "connect", str(port), "1"])
+    lab.expect_tcp(counters.totals(server), who="server", payload_bytes=report.payload_bytes)
+    lab.dismiss(client)
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [("go", [signal.SIGURG, signal.SIGPROF]), ("musl", [signal.SIGUSR1]), ("glibc", [signal.SIGUSR1])],
+)
+def test_signals_flood_a_static_program(kind: str, numbers: list[int], build: Build, lab: Lab) -> None:
+    """Breaks if a handler runs with the C library's variables, or an interrupted call loses its stack."""
+    port = free_port()
+    server = lab.start("server", [build(kind), "serve", str(port)], accelerated=True)
+    wait_listening(port, server)
+    words: list[str | Path] = [build(kind), "connect", str(port), str(CONNECTIONS)]
+    client = lab.start("client", words, accelerated=True, interactive=True)
+    client.wait_line("begun")
+    sent = 0
+    while DONE not in client.stdout() and client.poll() is None:
+        for number in numbers:
+            os.kill(client.pid, number)
+            sent += 1
+    report = read_report(client.wait_line(DONE, 60))
+    lab.remark(f"{sent} signals")
+    assert sent > 100
+    lab.expect_link(counters.totals(client), who="client", payload_bytes=report.payload_bytes, share=SHARE)
+    lab.dismiss(client)
+
+
+def test_a_program_that_cannot_be_changed_as_a_whole_runs_plainly(lab: Lab) -> None:
+    program = lab.folder / "unmovable"
+    subprocess.run(["gcc", "-static", "-O1", "-o", program, SOURCES / "unmovable.c"], check=True, timeout=60)
+    result = subprocess.run(
+        [binaries() / "netacc_run", program],
+        capture_output=True,
+        text=True,
+        env={"NETACC_CONF": "/dev/null"},
+        check=True,
+        timeout=60,
+    )
+    assert result.stdout == "done\n"
+    begin = f"netacc_run: {program} is statically linked, and the system call at 0x"
+    assert result.stderr.startswith(begin), result.stderr
+    assert result.stderr.endswith(" cannot be replaced: it stays on TCP\n")
+
+
+def test_a_program_sees_its_own_name_and_file(lab: Lab) -> None:
+    """Also when it starts itself again, by the link to its own file."""
+    program = lab.folder / "identity"
+    subprocess.run(
+        ["musl-gcc", "-static", "-O1", "-o", program, SOURCES / "identity.c"], check=True, timeout=60
+    )
+    printed = lab.run("identity", [program, "first"], accelerated=True)
+    assert printed.splitlines() == [
+        f"{program} {program} identity| {program}|first| clean",
+        f"again {program} identity| again|last| clean",
+    ]
