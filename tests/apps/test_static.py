@@ -33,6 +33,8 @@ COMPILERS = {
 }
 BUILDS = [*COMPILERS, "rust", "go", "go-stripped"]
 
+SPAWN = "import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); os.waitpid(pid, 0)"
+
 Build = Callable[[str], Path]
 
 
@@ -93,6 +95,41 @@ def test_a_static_server_talks_over_links(kind: str, build: Build, lab: Lab) -> 
     )
     for who, side in (("client", client), ("server", server)):
         lab.expect_link(counters.totals(side), who=who, payload_bytes=report.payload_bytes, share=SHARE)
+    lab.dismiss(client)
+
+
+@pytest.mark.parametrize(
+    "starter",
+    [
+        pytest.param(["sh", "-c", 'exec "$0" "$@"'], id="exec"),
+        pytest.param(["env"], id="execvp"),
+        pytest.param([sys.executable, "-c", SPAWN], id="posix_spawn"),
+        pytest.param([sys.executable, "-c", SPAWN.replace("spawn(", "spawnp(")], id="posix_spawnp"),
+        pytest.param(["go"], id="go"),
+        pytest.param(["musl"], id="musl"),
+    ],
+)
+def test_a_static_child_talks_over_links(starter: list[str], build: Build, lab: Lab) -> None:
+    """The parent is dynamic, or static itself."""
+    port = free_port()
+    server = lab.start("server", [build("musl"), "serve", str(port)], accelerated=True)
+    wait_listening(port, server)
+    words: list[str | Path] = [*starter, build("musl"), "connect", str(port), "2"]
+    if starter[0] in BUILDS:
+        words[:1] = [build(starter[0]), "run"]
+    client, report = lab.client("client", words, accelerated=True)
+    lab.expect_link(counters.totals(client), who="client", payload_bytes=report.payload_bytes, share=SHARE)
+    lab.dismiss(client)
+
+
+@pytest.mark.parametrize("kind", ["go", "musl"])
+def test_a_dynamic_child_of_a_static_program_talks_over_links(kind: str, build: Build, lab: Lab) -> None:
+    port = free_port()
+    server = lab.start("server", [build(kind), "serve", str(port)], accelerated=True)
+    wait_listening(port, server)
+    echo = [sys.executable, "-m", f"{MODULES}.echo_client", str(port)]
+    client, report = lab.client("client", [build(kind), "run", *echo], accelerated=True)
+    lab.expect_link(counters.totals(client), who="client", payload_bytes=report.payload_bytes, share=SHARE)
     lab.dismiss(client)
 
 

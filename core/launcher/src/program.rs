@@ -32,9 +32,10 @@ enum Kind {
 }
 
 impl Obstacle {
-    /// Whether the program itself, and not its interpreter, is static: then `netacc-loader` can run it.
+    /// Whether the program itself, and not its interpreter, is static, and may be run: then `netacc-loader` can run it.
     pub(super) fn is_static_program(&self) -> bool {
-        self.kind == Kind::Static && self.interpreter.is_none()
+        let may_run = || access(&self.program, AccessFlags::X_OK).is_ok();
+        self.kind == Kind::Static && self.interpreter.is_none() && may_run()
     }
 
     /// Whether the program would not even start with a library preloaded.

@@ -10,6 +10,9 @@ const SECTION_HEADER: usize = 64;
 const PAGE: u64 = 4096;
 
 const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+/// The name of a library, in the dynamic section: the dynamic linker itself has one, and no interpreter.
+const DT_SONAME: u64 = 14;
 const PT_INTERP: u32 = 3;
 const PT_TLS: u32 = 7;
 const PF_X: u32 = 1;
@@ -58,6 +61,40 @@ pub struct Elf<'a> {
     pub tls: Option<u64>,
 }
 
+/// See [`crate::is_static`].
+pub(crate) fn is_static(read: impl Fn(&mut [u8], u64) -> bool) -> bool {
+    const MOST_HEADERS: u16 = 64;
+    let mut head = [0; HEADER];
+    if !read(&mut head, 0) || !is_own(&head) || half(&head, 54) != Some(PROGRAM_HEADER as u16) {
+        return false;
+    }
+    let (Some(table), Some(count)) = (word(&head, 32), half(&head, 56).filter(|count| *count <= MOST_HEADERS)) else {
+        return false;
+    };
+    let mut has_code = false;
+    for index in 0..u64::from(count) {
+        let mut header = [0; PROGRAM_HEADER];
+        if !table.checked_add(index * PROGRAM_HEADER as u64).is_some_and(|at| read(&mut header, at)) {
+            return false;
+        }
+        match full(&header, 0) {
+            Some(PT_INTERP) => return false,
+            Some(PT_LOAD) => has_code = true,
+            _ => {}
+        }
+    }
+    has_code
+}
+
+/// Whether the header is that of a program for this processor.
+fn is_own(bytes: &[u8]) -> bool {
+    const X86_64: u16 = 62;
+    const EXECUTABLE: u16 = 2;
+    const MOVABLE: u16 = 3;
+    let own = bytes.starts_with(b"\x7fELF\x02\x01") && half(bytes, 18) == Some(X86_64);
+    own && matches!(half(bytes, 16), Some(EXECUTABLE | MOVABLE))
+}
+
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
@@ -99,12 +136,9 @@ impl<'a> Elf<'a> {
 
     /// The program, and whether it names an interpreter. `None`: something lies outside of the file.
     fn read(bytes: &'a [u8]) -> Option<Result<(Elf<'a>, bool), Refusal>> {
-        const X86_64: u16 = 62;
-        const EXECUTABLE: u16 = 2;
         const MOVABLE: u16 = 3;
         let kind = half(bytes, 16);
-        let own = bytes.starts_with(b"\x7fELF\x02\x01") && half(bytes, 18) == Some(X86_64);
-        if !own || !matches!(kind, Some(EXECUTABLE | MOVABLE)) {
+        if !is_own(bytes) {
             return Some(Err(Refusal::OtherProcessor));
         }
         let table = usize::try_from(word(bytes, 32)?).ok()?;
@@ -118,6 +152,10 @@ impl<'a> Elf<'a> {
             match full(bytes, at)? {
                 PT_LOAD => segments.push(Segment::read(bytes, at)?),
                 PT_INTERP => interpreted = true,
+                PT_DYNAMIC => {
+                    let section = range(word(bytes, at + 8)?, word(bytes, at + 32)?, bytes.len())?;
+                    interpreted |= bytes[section].chunks_exact(16).any(|entry| word(entry, 0) == Some(DT_SONAME));
+                }
                 PT_TLS => tls = Some(word(bytes, at + 40)?),
                 _ => {}
             }

@@ -24,6 +24,12 @@ pub mod sites;
 /// The variable that names the static program to `netacc-loader`. The program itself does not get it.
 pub const PROGRAM_VARIABLE: &str = "NETACC_STATIC_PROGRAM";
 
+/// Whether a file is a program for this processor without an interpreter, by its headers. `read` fills bytes from an offset, or
+/// returns that it cannot. Needs no memory.
+pub fn is_static(read: impl Fn(&mut [u8], u64) -> bool) -> bool {
+    elf::is_static(read)
+}
+
 /// If it is set, `netacc-loader` prints why a program runs plainly. The program itself does not get it.
 pub const REPORT_VARIABLE: &str = "NETACC_STATIC_REPORT";
 

@@ -20,5 +20,6 @@ pub mod select;
 pub mod signals;
 pub mod spawn_actions;
 pub mod state;
+pub mod static_programs;
 pub mod stdio;
 pub mod waiting;

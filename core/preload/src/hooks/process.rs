@@ -8,7 +8,7 @@ use netacc_proto::Reason;
 use super::{hooks, stream_or};
 use crate::control::exit;
 use crate::ops::clone::Clone;
-use crate::ops::{process, spawn_actions, stdio};
+use crate::ops::{process, spawn_actions, static_programs, stdio};
 use crate::os::real;
 use crate::{leaving, stats, table, vfork};
 
@@ -47,6 +47,20 @@ pub unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
+/// `execvpe`.
+///
+/// # Safety
+/// As the C function.
+unsafe fn exec_found(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        process::exec(envp, |envp| {
+            let exec = |path, envp| real::execve(path, argv, envp);
+            static_programs::start_found(file, envp, false, exec, |envp| real::execvpe(file, argv, envp))
+        })
+    }
+}
+
 hooks! {
     fn _Fork() -> pid_t {
         process::bare_fork()
@@ -69,19 +83,19 @@ hooks! {
     }
 
     fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        process::exec(envp, |envp| real::execve(path, argv, envp))
+        process::exec(envp, |envp| static_programs::start(path, envp, false, |path, envp| real::execve(path, argv, envp)))
     }
 
     fn execv(path: *const c_char, argv: Strings) -> c_int {
-        process::exec(environ, |envp| real::execve(path, argv, envp))
+        process::exec(environ, |envp| static_programs::start(path, envp, false, |path, envp| real::execve(path, argv, envp)))
     }
 
     fn execvp(file: *const c_char, argv: Strings) -> c_int {
-        process::exec(environ, |envp| real::execvpe(file, argv, envp))
+        exec_found(file, argv, environ)
     }
 
     fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        process::exec(envp, |envp| real::execvpe(file, argv, envp))
+        exec_found(file, argv, envp)
     }
 
     fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
@@ -93,11 +107,18 @@ hooks! {
     }
 
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
-        process::spawn(actions, envp, |envp| real::posix_spawn(pid, path, actions, attributes, argv, envp))
+        process::spawn(actions, envp, |envp| {
+            let spawn = |path, envp| real::posix_spawn(pid, path, actions, attributes, argv, envp);
+            static_programs::start(path, envp, true, spawn)
+        })
     }
 
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
-        process::spawn(actions, envp, |envp| real::posix_spawnp(pid, file, actions, attributes, argv, envp))
+        process::spawn(actions, envp, |envp| {
+            let spawn = |path, envp| real::posix_spawn(pid, path, actions, attributes, argv, envp);
+            let search = |envp| real::posix_spawnp(pid, file, actions, attributes, argv, envp);
+            static_programs::start_found(file, envp, true, spawn, search)
+        })
     }
 
     fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int {

@@ -131,19 +131,22 @@ pub unsafe fn with(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
         return call(envp);
     }
     // SAFETY: the caller's promise.
-    unsafe { with_kept(envp, call) }
+    unsafe { with_added(envp, || KEPT.strings().filter(|k| !given().any(|s| name_of(s) == name_of(k))), call) }
 }
 
-/// Part of [`with`], as a function of its own, so that `with` needs little stack if nothing is added: children of
-/// `clone` have small stacks.
+/// Makes a call with further strings in the environment. A function of its own, so that its callers need little stack if
+/// nothing is added: children of `clone` have small stacks.
 ///
 /// # Safety
 /// As for [`with`].
 #[inline(never)]
-unsafe fn with_kept(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+pub unsafe fn with_added<'a, I: Iterator<Item = &'a CStr>>(
+    envp: Strings,
+    added: impl Fn() -> I,
+    call: impl FnOnce(Strings) -> c_int,
+) -> c_int {
     // SAFETY: the caller's promise.
     let given = || unsafe { strings(envp) };
-    let added = || KEPT.strings().filter(|k| !given().any(|s| name_of(s) == name_of(k)));
     let all = || given().chain(added()).map(CStr::as_ptr).chain([std::ptr::null()]);
     let count = all().count();
     let mut on_stack = [std::ptr::null(); ON_STACK];
@@ -167,6 +170,32 @@ unsafe fn with_kept(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int
     unsafe { libc::munmap(p, len) };
     crate::os::errno::set_errno(saved);
     rc
+}
+
+/// The library's file, as this process was started with it; empty if that is not known.
+pub fn library_path() -> &'static [u8] {
+    let preload = KEPT.strings().next().map(CStr::to_bytes).unwrap_or_default();
+    preload.strip_prefix(PRELOAD).and_then(|rest| rest.strip_prefix(b"=")).unwrap_or_default()
+}
+
+/// Whether a program with this environment has the library.
+///
+/// # Safety
+/// As for [`with`].
+pub unsafe fn has_library(envp: Strings) -> bool {
+    let own = library_path();
+    // SAFETY: the caller's promise.
+    let mut lists = unsafe { strings(envp) }.filter_map(|s| s.to_bytes().strip_prefix(PRELOAD)?.strip_prefix(b"="));
+    !own.is_empty() && lists.any(|list| list.split(|b| matches!(b, b' ' | b':')).any(|entry| entry == own))
+}
+
+/// Whether the environment has a variable of this name.
+///
+/// # Safety
+/// As for [`with`].
+pub unsafe fn has(envp: Strings, name: &[u8]) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { strings(envp) }.any(|s| name_of(s) == name)
 }
 
 /// NACC_KEEP_PRELOAD.

@@ -1,8 +1,9 @@
 /* Both ends of checked conversations, for programs without a shared C library: threads, a child, signals.
  *
  *   serve PORT: returns what it gets, a thread for each connection.
- *   connect PORT COUNT: COUNT threads; each sends messages of random bytes and sizes, and compares the answers. A child that
- *     the program starts in between (with SHELL as the program) has to end well.
+ *   connect PORT COUNT: COUNT threads; each sends messages of random bytes and sizes, and compares the answers. A child that the
+ *     program starts in between has to end well.
+ *   run PROGRAM ARGUMENTS: a child.
  */
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -94,13 +95,21 @@ static void *converse(void *argument)
     return (void *)total;
 }
 
+static int run(char **words)
+{
+    pid_t child;
+    int status;
+    must(posix_spawn(&child, words[0], NULL, NULL, words, environ) == 0, "posix_spawn");
+    must(waitpid(child, &status, 0) == child && WIFEXITED(status), "the child");
+    return WEXITSTATUS(status);
+}
+
 static void start_child(char *mark)
 {
     pid_t child;
     int status;
-    char *words[] = {"sh", "-c", mark, NULL};
-    must(posix_spawn(&child, "/bin/sh", NULL, NULL, words, environ) == 0, "posix_spawn");
-    must(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7, "the spawned child");
+    char *words[] = {"/bin/sh", "-c", mark, NULL};
+    must(run(words) == 7, "the spawned child");
     must((child = fork()) >= 0, "fork");
     if (child == 0)
         _exit(9);
@@ -113,6 +122,8 @@ int main(int argc, char **argv)
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     size_t total = 0;
     must(argc >= 3 && sigaction(SIGUSR1, &action, NULL) == 0, "arguments");
+    if (strcmp(argv[1], "run") == 0)
+        return run(argv + 2);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons((uint16_t)atoi(argv[2]));
     if (strcmp(argv[1], "serve") == 0) {
