@@ -34,6 +34,7 @@ def test_installed_tree_works(lab: Lab) -> None:
     for name in ("netacc", "netacc_run", "netacc_ss"):
         assert os.access(prefix / "bin" / name, os.X_OK)
     assert (prefix / "etc/netacc.conf").read_text().startswith("[netacc]")
+    assert os.access(prefix / "lib/netacc-loader", os.X_OK), "beside the library, where that searches it"
     library = prefix / "lib/libnetacc-preload.so"
     assert library.stat().st_size <= LARGEST_LIBRARY, "line tables are installed apart"
     assert (prefix / "lib/.debug/libnetacc-preload.so.debug").stat().st_size > LARGEST_LIBRARY

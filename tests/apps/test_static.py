@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -195,3 +196,19 @@ def test_a_program_sees_its_own_name_and_file(lab: Lab) -> None:
         f"{program} {program} identity| {program}|first| clean",
         f"again {program} identity| again|last| clean",
     ]
+
+
+def test_doctor_says_how_a_program_will_run(build: Build, lab: Lab) -> None:
+    def finding(program: str | Path, **env: str) -> str:
+        words = [binaries() / "netacc", "doctor", "--json", program]
+        clean = {"PATH": os.environ["PATH"], "NETACC_CONF": "/dev/null"}
+        result = subprocess.run(
+            words, capture_output=True, text=True, env=clean | env, check=False, timeout=60
+        )
+        checks = json.loads(result.stdout)["checks"]
+        return str(next(check["finding"] for check in checks if check["name"] == "program"))
+
+    assert f"{build('go')} is Go: netacc-loader runs it, with " in finding(build("go"))
+    assert "is statically linked: netacc-loader runs it" in finding(build("musl"))
+    assert "NACC_STATIC=0: it stays on TCP" in finding(build("musl"), NACC_STATIC="0")
+    assert "is dynamically linked: the library is preloaded" in finding("env")

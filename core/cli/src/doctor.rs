@@ -3,7 +3,9 @@
 //! It opens devices for a moment, and changes nothing. The registry of backends examines the machine.
 
 mod own;
+mod program;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -24,6 +26,8 @@ pub struct DoctorArgs {
     /// The TCP port of a service that other hosts reach over RDMA: checks that its port for links is free (repeatable)
     #[arg(long = "port", value_name = "PORT")]
     ports: Vec<u16>,
+    /// A program: how netacc_run will run it, and why
+    program: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -51,7 +55,7 @@ impl From<Availability> for BackendHealth {
 /// Prints the diagnosis. Succeeds if at least one backend works, our own files are complete, and the configuration does
 /// not switch acceleration off.
 pub fn run(args: &DoctorArgs) -> ExitCode {
-    let diagnosis = diagnose(&args.ports);
+    let diagnosis = diagnose(&args.ports, args.program.as_deref());
     if args.json {
         let json = serde_json::to_string_pretty(&diagnosis).expect("plain data");
         println!("{json}");
@@ -65,10 +69,11 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
     }
 }
 
-fn diagnose(ports: &[u16]) -> Diagnosis {
+fn diagnose(ports: &[u16], program: Option<&Path>) -> Diagnosis {
     let tools = Tools::find();
     let (config, problems) = Config::load();
     let mut checks = own::files(&tools);
+    checks.extend(program.map(|program| program::examine(program, config.static_programs)));
     let configured = own::configuration(&config, &problems);
     let allowed = configured.iter().all(|check| check.status != Status::Fail);
     checks.extend(configured);

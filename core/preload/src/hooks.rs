@@ -15,7 +15,8 @@
 //! `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers run in them: `fork`, `__fork`, `forkpty`.
 //! Because the library's own destructor runs in it: `exit`. Waits are interrupted by signals as the kernel's are, so
 //! `signal` and `sigaction` matter for SIGSEGV and SIGBUS only, by which the library finds bad addresses. `vfork` is
-//! in [`vfork`](crate::vfork). System calls made without the C library (Go) are not seen.
+//! in [`vfork`](crate::vfork). System calls made without the C library are not seen, but those of
+//! static programs (Go), which `netacc-loader` runs, come by `syscall`.
 
 pub mod aside;
 pub mod bytes;

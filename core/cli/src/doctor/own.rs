@@ -16,7 +16,21 @@ pub(super) fn files(tools: &Tools) -> Vec<Check> {
         file("netacc_run", &tools.netacc_run),
         file("netacc_ss", &tools.netacc_ss),
         file("libnetacc-preload.so", &tools.preload),
+        loader(tools),
     ]
+}
+
+/// Static programs only need it.
+fn loader(tools: &Tools) -> Check {
+    const NAME: &str = "netacc-loader";
+    let place = tools.preload.as_ref().and_then(|library| library.parent());
+    match place.map(|place| place.join(NAME)).filter(|path| path.is_file()) {
+        Some(path) => Check::ok(NAME, path.display().to_string()),
+        None => {
+            let finding = "not beside libnetacc-preload.so: static programs stay on TCP";
+            Check::not(Status::Warn, NAME, finding, "make build, or make install")
+        }
+    }
 }
 
 pub(super) fn configuration(config: &Config, problems: &[Problem]) -> Vec<Check> {
