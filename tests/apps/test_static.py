@@ -198,9 +198,9 @@ def test_a_program_sees_its_own_name_and_file(lab: Lab) -> None:
     ]
 
 
-def test_doctor_says_how_a_program_will_run(build: Build, lab: Lab) -> None:
+def test_doctor_says_how_a_program_will_run(build: Build) -> None:
     def finding(program: str | Path, **env: str) -> str:
-        words = [binaries() / "netacc", "doctor", "--json", program]
+        words = [str(binaries() / "netacc"), "doctor", "--json", str(program)]
         clean = {"PATH": os.environ["PATH"], "NETACC_CONF": "/dev/null"}
         result = subprocess.run(
             words, capture_output=True, text=True, env=clean | env, check=False, timeout=60

@@ -232,3 +232,55 @@ impl Segment {
         self.address & !(PAGE - 1)..(self.address + self.memory).next_multiple_of(PAGE)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Vec<u8> {
+        std::fs::read(std::env::current_exe().expect("it runs")).expect("it is readable")
+    }
+
+    fn is_static_bytes(file: &[u8]) -> bool {
+        is_static(|bytes, at| {
+            let at = usize::try_from(at).unwrap_or(usize::MAX);
+            let part = at.checked_add(bytes.len()).and_then(|end| file.get(at..end));
+            part.map(|part| bytes.copy_from_slice(part)).is_some()
+        })
+    }
+
+    #[test]
+    fn this_very_program_is_dynamic_and_static_without_its_interpreter() {
+        let mut own = own();
+        assert!(!is_static_bytes(&own));
+        assert_eq!(Elf::parse_static(&own).err(), Some(Refusal::Dynamic));
+        let table = usize::try_from(word(&own, 32).expect("a header")).expect("in memory");
+        for at in (0..usize::from(half(&own, 56).expect("a header"))).map(|index| table + index * PROGRAM_HEADER) {
+            if full(&own, at) == Some(PT_INTERP) {
+                own[at..at + 4].copy_from_slice(&0u32.to_le_bytes());
+            }
+        }
+        assert!(is_static_bytes(&own) && Elf::parse_static(&own).is_ok());
+    }
+
+    // Breaks if an offset or a length of the file is not checked.
+    #[test]
+    fn files_of_any_content_are_read_without_harm() {
+        let own = own();
+        let mut state = 7u64;
+        for cut in [0, 5, 63, 64, 100, 4096] {
+            assert!(Elf::parse(&own[..cut]).is_err() && !is_static_bytes(&own[..cut.min(64)]));
+        }
+        for _ in 0..2000 {
+            let mut bytes = own[..own.len().min(1 << 16)].to_vec();
+            for _ in 0..3 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                bytes[18 + (state >> 33) as usize % 1000] = (state >> 20) as u8;
+            }
+            is_static_bytes(&bytes);
+            if let Ok(elf) = Elf::parse(&bytes) {
+                elf.section(b".text");
+            }
+        }
+    }
+}

@@ -22,7 +22,9 @@ enum { ROUNDS = 2000, MOST = 4096 };
 extern char **environ;
 static struct sockaddr_in address = {.sin_family = AF_INET};
 static _Thread_local uint64_t state;
-static volatile sig_atomic_t signals;
+enum { MARK = 0x5eed1234 };
+/* A handler finds it only with this program's own thread pointer. */
+static _Thread_local volatile int mark = MARK;
 
 static void must(int right, const char *what)
 {
@@ -43,7 +45,8 @@ static uint64_t next(void)
 static void on_signal(int number)
 {
     (void)number;
-    signals++;
+    if (mark != MARK)
+        _exit(6);
 }
 
 static void write_all(int fd, const unsigned char *bytes, size_t len)
