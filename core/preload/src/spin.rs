@@ -9,7 +9,7 @@ use netacc_device::{Instant, MODERATION};
 use parking_lot::Mutex;
 
 use crate::os::clock::now;
-use choice::{Choice, Sample, Strategy, WORTH_NS};
+use choice::{Choice, Sample, Strategy, MAX_SPIN_NS};
 
 /// How the process' threads wait.
 ///
@@ -29,19 +29,21 @@ pub struct SpinPolicy {
     waits: [AtomicU64; 2],
 }
 
-/// Longest adaptive spin. Arbitrary: about what a sleep and a wake-up cost on a slow machine.
-const MAX_SPIN_NS: u64 = 120_000;
 /// How long a wait spins while spinning is on trial: a peer that sleeps has to wake up meanwhile.
 const TRIAL_SPIN_NS: u64 = 200_000;
-/// A gap this long between two readings of the clock means that the thread was preempted.
+/// A gap this long between two readings of the clock means that the thread was preempted, by another thread or below the
+/// machine. The spin is over.
 const PREEMPTED_NS: u64 = 30_000;
+/// A gap this long means that it has lost a time slice to another thread. Arbitrary: less than the scheduler's slices of some
+/// milliseconds, and more than what interrupts and hypervisors take.
+const LOST_SLICE_NS: u64 = 1_000_000;
 
 /// A wait that may spin before it sleeps.
 pub struct Waiting<'a> {
     policy: &'a SpinPolicy,
     begun: Instant,
     strategy: Strategy,
-    was_preempted: bool,
+    lost_slice: bool,
 }
 
 impl SpinPolicy {
@@ -63,7 +65,7 @@ impl SpinPolicy {
     /// A wait begins.
     pub fn begin(&self, begun: Instant) -> Waiting<'_> {
         let strategy = if self.spins.load(Ordering::Relaxed) { Strategy::Spin } else { Strategy::Sleep };
-        Waiting { policy: self, begun, strategy, was_preempted: false }
+        Waiting { policy: self, begun, strategy, lost_slice: false }
     }
 
     /// How many waits have begun with a spin, and how many without, by name in `netacc_ss -s cnt`.
@@ -96,7 +98,7 @@ impl Waiting<'_> {
         } else if self.policy.on_trial.load(Ordering::Relaxed) {
             // Two sleepers wait for each other's wake-ups, so their average says nothing about spinning.
             TRIAL_SPIN_NS
-        } else if average > WORTH_NS {
+        } else if average > MAX_SPIN_NS {
             0
         } else {
             (2 * average + 10_000).min(MAX_SPIN_NS)
@@ -119,9 +121,7 @@ impl Waiting<'_> {
                 std::hint::spin_loop();
             }
             let t = now();
-            let gap = t.saturating_since(last).as_nanos() as u64;
-            if gap > PREEMPTED_NS && self.policy.fixed_ns.is_none() {
-                self.was_preempted = true;
+            if self.has_ended(t.saturating_since(last).as_nanos() as u64) {
                 return done();
             }
             if t.saturating_since(self.begun).as_nanos() as u64 > budget || deadline.is_some_and(|d| t >= d) {
@@ -129,6 +129,12 @@ impl Waiting<'_> {
             }
             last = t;
         }
+    }
+
+    /// Whether a gap between two readings of the clock ends the spin.
+    fn has_ended(&mut self, gap: u64) -> bool {
+        self.lost_slice |= gap > LOST_SLICE_NS;
+        gap > PREEMPTED_NS && self.policy.fixed_ns.is_none()
     }
 
     /// The wait is over, and has brought so many events.
@@ -146,7 +152,7 @@ impl Waiting<'_> {
         let Some(mut choice) = policy.choice.try_lock() else { return };
         choice.record(
             now,
-            Sample { strategy: self.strategy, was_preempted: self.was_preempted, waited, events: events as u32 },
+            Sample { strategy: self.strategy, lost_slice: self.lost_slice, waited, events: events as u32 },
         );
         policy.spins.store(choice.strategy() == Strategy::Spin, Ordering::Relaxed);
         policy.on_trial.store(choice.is_trial(), Ordering::Relaxed);
@@ -159,36 +165,55 @@ mod tests {
 
     use super::*;
 
-    /// Nanoseconds from a message to an answer, where both processes are awake; the wake-up of a sleeper takes as long.
-    const EXCHANGE_NS: u64 = 1_000;
-    const WAKE_UP_NS: u64 = 50_000;
+    /// Two processes that answer each other, on a machine with a processor for each. Times are in nanoseconds.
+    #[derive(Clone, Copy)]
+    struct PingPong {
+        /// From a message to its answer, where both processes are awake.
+        exchange: u64,
+        /// The wake-up of a sleeper.
+        wake_up: u64,
+        /// A spin is interrupted once in so many, for so long.
+        interrupted: Option<(u32, u64)>,
+    }
 
-    /// Two processes that answer each other, on a machine with a processor for each. Returns the duration of a
-    /// round trip at the end, in nanoseconds.
-    fn ping_pong(policies: [&SpinPolicy; 2], rounds: u32) -> u64 {
-        let mut now = Instant::from_nanos(1_000_000_000);
-        let mut begun = [now; 2];
-        let mut round_trip = 0;
-        for round in 0..rounds {
-            let from = now;
-            for (policy, begun) in policies.iter().zip(&mut begun) {
-                // A message comes for this process, which has waited since its last one.
-                now = now + Duration::from_nanos(EXCHANGE_NS);
-                let waiting = policy.begin(*begun);
-                if round > 0 && now.saturating_since(*begun).as_nanos() as u64 > waiting.budget() {
-                    now = now + Duration::from_nanos(WAKE_UP_NS);
+    /// Programs that do nothing but answer.
+    const BARE: PingPong = PingPong { exchange: 1_000, wake_up: 50_000, interrupted: None };
+    /// A server with some work for each request, where wake-ups are slow and spins are interrupted.
+    const SERVED: PingPong = PingPong { exchange: 15_000, wake_up: 60_000, interrupted: Some((20, 60_000)) };
+
+    impl PingPong {
+        /// Returns the mean duration of the last hundred round trips.
+        fn run(self, policies: [&SpinPolicy; 2], rounds: u32) -> u64 {
+            let mut now = Instant::from_nanos(1_000_000_000);
+            let mut begun = [now; 2];
+            let mut hundred_before = now;
+            for round in 0..rounds {
+                if round == rounds - 100 {
+                    hundred_before = now;
                 }
-                waiting.end_at(now, 1);
-                *begun = now;
+                for (policy, begun) in policies.iter().zip(&mut begun) {
+                    // A message comes for this process, which has waited since its last one.
+                    now = now + Duration::from_nanos(self.exchange);
+                    let mut waiting = policy.begin(*begun);
+                    let waited = now.saturating_since(*begun).as_nanos() as u64;
+                    let gap = self.interrupted.filter(|(every, _)| round % every == 0).map_or(0, |(_, gap)| gap);
+                    if round > 0 && waited > waiting.budget() {
+                        now = now + Duration::from_nanos(self.wake_up);
+                    } else if waiting.has_ended(gap) {
+                        now = now + Duration::from_nanos(gap + self.wake_up);
+                    }
+                    waiting.end_at(now, 1);
+                    *begun = now;
+                }
             }
-            round_trip = now.saturating_since(from).as_nanos() as u64;
+            now.saturating_since(hundred_before).as_nanos() as u64 / 100
         }
-        round_trip
     }
 
     fn sleeping() -> SpinPolicy {
         let policy = SpinPolicy::new(PollBudget::Adaptive);
-        policy.average_ns.store(2 * WAKE_UP_NS, Ordering::Relaxed);
+        policy.average_ns.store(2 * BARE.wake_up, Ordering::Relaxed);
+        policy.spins.store(false, Ordering::Relaxed);
         policy
     }
 
@@ -196,12 +221,24 @@ mod tests {
     // asleep, so that its own spins end before the answer comes.
     #[test]
     fn two_sleepers_find_that_they_can_spin() {
-        assert_eq!(ping_pong([&sleeping(), &sleeping()], 50_000), 2 * EXCHANGE_NS);
+        assert_eq!(BARE.run([&sleeping(), &sleeping()], 50_000), 2 * BARE.exchange);
+    }
+
+    // Breaks if one short interruption ends a trial of spinning, or if it must be as short with a peer that sleeps as with one
+    // that does not.
+    #[test]
+    fn a_server_and_its_client_find_it_on_a_machine_that_interrupts_them() {
+        let policies = [sleeping(), sleeping()];
+        // The trials of the two do not coincide.
+        policies[0].choice.lock().postpone(Duration::from_millis(10));
+        let round_trip = SERVED.run(policies.each_ref(), 10_000);
+        // A few of these round trips are interrupted.
+        assert!(round_trip < 2 * SERVED.exchange + SERVED.wake_up / 2, "{round_trip} ns");
     }
 
     #[test]
     fn two_spinners_stay_awake() {
         let policies = [(); 2].map(|()| SpinPolicy::new(PollBudget::Adaptive));
-        assert_eq!(ping_pong(policies.each_ref(), 50_000), 2 * EXCHANGE_NS);
+        assert_eq!(BARE.run(policies.each_ref(), 50_000), 2 * BARE.exchange);
     }
 }

@@ -34,8 +34,8 @@ impl Strategy {
 pub(super) struct Sample {
     /// The way in which the wait began.
     pub(super) strategy: Strategy,
-    /// Whether a spin in it was preempted.
-    pub(super) was_preempted: bool,
+    /// Whether a spin in it has lost a time slice.
+    pub(super) lost_slice: bool,
     pub(super) waited: Duration,
     /// How many events it brought.
     pub(super) events: u32,
@@ -53,9 +53,11 @@ const IDLE: Duration = Duration::from_millis(10);
 /// cost less than 1 %.
 const RETRY: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// Waits that take longer do not pay for spinning. Arbitrary: longer than the wake-up of a sleeping peer, which takes 50 us
-/// and more in virtual machines.
-pub(super) const WORTH_NS: u64 = 80_000;
+/// Waits that take longer do not pay for spinning, unless they are clearly shorter than those that sleep: then the peer has to
+/// be woken each time, and will not have to if it spins, too. Arbitrary: about the wake-up of a sleeper in virtual machines.
+const WORTH_NS: u64 = 80_000;
+/// Waits that take longer never pay for spinning. Arbitrary: about what a sleep and a wake-up cost on a slow machine.
+pub(super) const MAX_SPIN_NS: u64 = 120_000;
 /// A sleep and a wake-up cost at least this much an event, so that spins below it are not compared. Arbitrary: about what
 /// two system calls and two switches of context take.
 const SLEEP_FLOOR_NS: u64 = 2_500;
@@ -123,12 +125,12 @@ impl Choice {
 
     /// A wait ended at `now`.
     pub(super) fn record(&mut self, now: Instant, sample: Sample) {
-        if sample.strategy != self.in_use || sample.waited > IDLE && !sample.was_preempted {
+        if sample.strategy != self.in_use || sample.waited > IDLE && !sample.lost_slice {
             return;
         }
         self.window.waited_ns += sample.waited.as_nanos() as u64;
         self.window.events += u64::from(sample.events.max(1));
-        let is_lost = self.phase == Phase::Trial && (sample.was_preempted || self.is_far_behind());
+        let is_lost = self.phase == Phase::Trial && (sample.lost_slice || self.is_far_behind());
         let is_short = self.window.events < EVENTS || now.saturating_since(self.window.begun) < WINDOW;
         if is_short && !is_lost {
             return;
@@ -141,7 +143,10 @@ impl Choice {
         }
         match self.phase {
             Phase::Trial if !is_lost && self.is_better(cost) => {
-                self.interval = RETRY;
+                // If the peer does not begin to spin, this has not been worth it.
+                if self.in_use == Strategy::Sleep || cost <= WORTH_NS {
+                    self.interval = RETRY;
+                }
                 self.decide(now);
             }
             Phase::Trial => {
@@ -150,8 +155,9 @@ impl Choice {
                 self.decide(now);
             }
             // Such waits do not spin, or in vain. Spinning is on trial again later, and for longer.
-            Phase::Decided if self.in_use == Strategy::Spin && cost > WORTH_NS => {
+            Phase::Decided if self.in_use == Strategy::Spin && self.is_worthless(cost) => {
                 self.in_use = Strategy::Sleep;
+                self.interval = (2 * self.interval).min(RETRY_MAX);
                 self.decide(now);
             }
             Phase::Decided if self.is_due(cost, now) => {
@@ -169,15 +175,21 @@ impl Choice {
             Strategy::Sleep => self.spin_ns,
         };
         let cost = self.window.waited_ns / self.window.events.max(1);
-        let is_worthless = self.in_use == Strategy::Spin && cost > WORTH_NS;
+        let is_worthless = self.in_use == Strategy::Spin && self.is_worthless(cost);
         self.window.events >= FEW_EVENTS && (is_worthless || other.is_some_and(|other| cost > 4 * other))
+    }
+
+    /// Whether spins of this cost are not worth the processor's time.
+    fn is_worthless(&self, cost: u64) -> bool {
+        let saves = self.sleep_ns.is_some_and(|sleep| 4 * cost <= 3 * sleep);
+        cost > MAX_SPIN_NS || cost > WORTH_NS && !saves
     }
 
     /// Whether the way on trial, at this cost, beats the other one. Sleeping must win clearly, because a spinner's
     /// answers come sooner than the cost of its waits shows, if its peer sends at a rate of its own.
     fn is_better(&self, cost: u64) -> bool {
         match self.in_use {
-            Strategy::Spin => cost <= WORTH_NS && self.sleep_ns.is_none_or(|sleep| cost <= sleep),
+            Strategy::Spin => !self.is_worthless(cost) && self.sleep_ns.is_none_or(|sleep| cost <= sleep),
             Strategy::Sleep => self.spin_ns.is_none_or(|spin| cost <= spin - spin / 10),
         }
     }
@@ -192,6 +204,12 @@ impl Choice {
                 now >= self.retry_at || is_worse && now >= self.decided_at + RETRY
             }
         }
+    }
+
+    /// Makes the interval longer until the other way is tried.
+    #[cfg(test)]
+    pub(super) fn postpone(&mut self, by: Duration) {
+        self.interval += by;
     }
 
     fn decide(&mut self, now: Instant) {
@@ -231,16 +249,16 @@ mod tests {
                 Strategy::Spin => machine.spin_ns,
                 Strategy::Sleep => machine.sleep_ns,
             };
-            let mut was_preempted = false;
+            let mut lost_slice = false;
             if let Some((every, slice)) = machine.preempted.filter(|_| strategy == Strategy::Spin) {
                 spins += 1;
-                was_preempted = spins % every == 0;
-                waited += if was_preempted { slice } else { 0 };
+                lost_slice = spins % every == 0;
+                waited += if lost_slice { slice } else { 0 };
             }
             run.spent[strategy as usize] += waited;
             run.now += waited + 500;
             let waited = Duration::from_nanos(waited);
-            choice.record(Instant::from_nanos(run.now), Sample { strategy, was_preempted, waited, events: 1 });
+            choice.record(Instant::from_nanos(run.now), Sample { strategy, lost_slice, waited, events: 1 });
         }
         run
     }
@@ -305,10 +323,8 @@ mod tests {
         let waited = Duration::from_millis(50);
         for i in 0..1_000u64 {
             let strategy = choice.strategy();
-            choice.record(
-                Instant::from_nanos(i * 50_000_000),
-                Sample { strategy, was_preempted: false, waited, events: 1 },
-            );
+            choice
+                .record(Instant::from_nanos(i * 50_000_000), Sample { strategy, lost_slice: false, waited, events: 1 });
         }
         assert_eq!(choice.strategy(), Strategy::Spin);
         assert_eq!(choice.spin_ns, None);
