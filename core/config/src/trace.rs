@@ -117,6 +117,8 @@ pub struct Event {
     pub position: u64,
     /// A length, in bytes.
     pub amount: u32,
+    /// With events of a connection's bytes: this end has opened it.
+    pub opener: bool,
     /// Why the connection is on its anchor: the code of the reason, with events of anchors.
     pub reason: u16,
 }
@@ -125,7 +127,7 @@ impl Event {
     /// The words of the place behind the first one.
     pub fn encode(&self) -> [u64; EVENT_WORDS - 1] {
         let ports = u64::from(self.local_port) << 32 | u64::from(self.remote_port) << 48;
-        let kind = u64::from(self.point as u8) << 48 | u64::from(self.lower) << 56;
+        let kind = u64::from(self.point as u8) << 48 | u64::from(self.lower) << 56 | u64::from(self.opener) << 57;
         [
             self.time,
             self.position,
@@ -148,6 +150,7 @@ impl Event {
             remote_port: (thread >> 48) as u16,
             position,
             amount: kind as u32,
+            opener: kind >> 57 & 1 != 0,
             reason: (kind >> 32) as u16,
         })
     }
@@ -230,6 +233,7 @@ mod tests {
             remote_port: 1,
             position: u64::MAX,
             amount: u32::MAX,
+            opener: true,
             reason: 12,
         }
     }

@@ -32,7 +32,7 @@ pub use counters::{Counters, StreamCounters};
 pub use endpoint::contest::CONTEST_PATIENCE;
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded, Sharing};
 pub use link::{AnswerPatience, LinkOf, LinkSleep, LinkStatus};
-pub use mark::Mark;
+pub use mark::{Mark, Marked};
 pub use readiness::Readiness;
 pub use schedule::{PromotionSchedule, Tries};
 pub use sink::ReadySink;

@@ -5,7 +5,22 @@
 //! Invariant: a mark is made where both ends agree on the position. On a link it counts as the protocol does, on the
 //! anchor as the kernel does; the two begin anew at each change of path.
 
-/// A point on the way of bytes. Its position is the number of bytes of the direction up to it, on the path named.
+use netacc_proto::{Reason, Role};
+
+/// A mark, and where in the stream it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marked {
+    /// What has happened.
+    pub mark: Mark,
+    /// Bytes of the direction up to there, on the path of the mark.
+    pub position: u64,
+    /// Why the stream is on its anchor, for marks of anchors.
+    pub reason: Reason,
+    /// The end of the connection that makes it.
+    pub role: Role,
+}
+
+/// A point on the way of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// Sender, link: room is claimed, and the copy begins. The position is that of the first byte.

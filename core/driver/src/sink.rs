@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use netacc_proto::Reason;
 
-use crate::{Mark, Readiness, StreamCell};
+use crate::{Marked, Readiness, StreamCell};
 
 /// Receives an event when a stream's readiness may have gained a bit. Called with the stream locked: must not lock it.
 pub trait ReadySink: Send + Sync {
@@ -29,7 +29,7 @@ pub trait ReadySink: Send + Sync {
     /// its own. Called from [`Endpoint::progress`](crate::Endpoint::progress) with nothing locked.
     fn moved(&self, stream: &Arc<StreamCell>);
 
-    /// A mark on the way of a stream's bytes, while a trace runs, with the reason for being on the anchor: see [`Endpoint::set_traced`](crate::Endpoint::set_traced). Called with the stream
+    /// A mark on the way of a stream's bytes, while a trace runs: see [`Endpoint::set_traced`](crate::Endpoint::set_traced). Called with the stream
     /// locked.
-    fn mark(&self, _stream: &StreamCell, _mark: Mark, _position: u64, _reason: Reason) {}
+    fn mark(&self, _stream: &StreamCell, _marked: &Marked) {}
 }

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use libc::iovec;
 use netacc_config::trace::{self as layout, Event, Point, TraceMemory};
 use netacc_device::FourTuple;
-use netacc_driver::{Mark, StreamCell};
-use netacc_proto::Reason;
+use netacc_driver::{Mark, Marked, StreamCell};
+use netacc_proto::Role;
 
 use crate::os::clock::now;
 use crate::os::errno::{errno, set_errno};
@@ -129,9 +129,9 @@ fn record_call(point: Point, stream: &StreamCell, iov: &[iovec]) {
 }
 
 /// The driver's mark.
-pub(crate) fn mark(stream: &StreamCell, mark: Mark, position: u64, reason: Reason) {
+pub(crate) fn mark(stream: &StreamCell, marked: &Marked) {
     let Some(window) = Window::open() else { return };
-    let point = match mark {
+    let point = match marked.mark {
         Mark::Claimed => Point::Claimed,
         Mark::Copied => Point::Copied,
         Mark::Posted => Point::Posted,
@@ -142,7 +142,13 @@ pub(crate) fn mark(stream: &StreamCell, mark: Mark, position: u64, reason: Reaso
         Mark::AnchorSent { .. } => Point::AnchorSent,
         Mark::AnchorRead { .. } => Point::AnchorRead,
     };
-    window.record(point, End::of(stream.tuple()), Place { position, reason: reason as u16, ..Place::default() });
+    let place = Place {
+        position: marked.position,
+        amount: 0,
+        reason: marked.reason as u16,
+        opener: marked.role == Role::Opener,
+    };
+    window.record(point, End::of(stream.tuple()), place);
 }
 
 /// Marks a part of a thread's time: `begin` now, and `end` when the result is dropped.
@@ -193,6 +199,7 @@ struct Place {
     position: u64,
     amount: u32,
     reason: u16,
+    opener: bool,
 }
 
 /// A window that is open.
@@ -231,6 +238,7 @@ impl Window {
             position: place.position,
             amount: place.amount,
             reason: place.reason,
+            opener: place.opener,
         });
     }
 }

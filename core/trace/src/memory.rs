@@ -213,6 +213,7 @@ mod tests {
             remote_port: 2,
             position: 0,
             amount: 0,
+            opener: false,
             reason: 0,
         }
     }

@@ -54,6 +54,8 @@ pub struct Party {
     pub thread: u32,
     /// The connection's port at this end.
     pub port: u16,
+    /// This end has opened the connection.
+    pub opener: bool,
 }
 
 /// The path of a message.
@@ -216,7 +218,7 @@ impl Building {
 impl Assembly {
     fn take(&mut self, stamped: &Stamped) {
         let Stamped { time, process, event } = *stamped;
-        let party = Party { process, thread: event.thread, port: event.local_port };
+        let party = Party { process, thread: event.thread, port: event.local_port, opener: event.opener };
         let call = Call { time, connection: event.connection };
         let thread = self.threads.entry((process, event.thread)).or_default();
         match event.point {

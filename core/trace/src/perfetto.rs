@@ -149,8 +149,8 @@ mod tests {
         let message = Message {
             window: 0,
             connection: 1,
-            sender: Party { process: 0, thread: 5, port: 1 },
-            receiver: Party { process: 1, thread: 6, port: 2 },
+            sender: Party { process: 0, thread: 5, port: 1, opener: true },
+            receiver: Party { process: 1, thread: 6, port: 2, opener: false },
             path: Path::Link,
             length: 3,
             start: 10_000,

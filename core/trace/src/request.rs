@@ -1,10 +1,10 @@
 //! Requests: a message to a server, and the next one that the server sends back on the connection.
 //!
-//! The server is the end whose port has the most connections; where both have as many, the one with the smaller port.
+//! The server is the end that has accepted the connection.
 //! A request that is sent before the last one was answered belongs to the same answer: programs that send several at a
 //! time are seen as one request each time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::message::Message;
 
@@ -35,14 +35,13 @@ pub fn requests(messages: &[Message]) -> Vec<Request<'_>> {
     for message in messages {
         connections.entry(message.connection).or_default().push(message);
     }
-    let servers = server_ports(&connections);
     let mut requests = Vec::new();
     for messages in connections.values_mut() {
         messages.sort_by_key(|message| message.start);
         let mut pending: Option<&Message> = None;
         for message in messages {
             pending = pending.filter(|request| request.window == message.window);
-            if servers.get(&message.connection) == Some(&message.receiver.port) {
+            if message.sender.opener {
                 pending = pending.or(Some(message));
             } else if let Some(request) = pending.filter(|request| precedes(request, message)) {
                 requests.push(Request { request, answer: message });
@@ -59,27 +58,6 @@ fn precedes(request: &Message, answer: &Message) -> bool {
     request.end() <= answer.start
 }
 
-/// The server's port of each connection.
-fn server_ports(connections: &BTreeMap<u64, Vec<&Message>>) -> BTreeMap<u64, u16> {
-    let ports = |connection: &Vec<&Message>| connection.first().map(|first| [first.sender.port, first.receiver.port]);
-    let mut users: BTreeMap<u16, BTreeSet<u64>> = BTreeMap::new();
-    for (connection, messages) in connections {
-        for port in ports(messages).into_iter().flatten() {
-            users.entry(port).or_default().insert(*connection);
-        }
-    }
-    let count = |port: u16| users.get(&port).map_or(0, BTreeSet::len);
-    let server = |[one, other]: [u16; 2]| {
-        let one_serves = (count(one), std::cmp::Reverse(one)) > (count(other), std::cmp::Reverse(other));
-        if one_serves {
-            one
-        } else {
-            other
-        }
-    };
-    connections.iter().filter_map(|(id, messages)| Some((*id, server(ports(messages)?)))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,7 +65,7 @@ mod tests {
     use crate::stage::{Stage, Stages};
 
     fn message(connection: u64, (from, to): (u16, u16), start: u64, duration: u64) -> Message {
-        let party = |port| Party { port, ..Party::default() };
+        let party = |port| Party { port, opener: port >= 9000, ..Party::default() };
         let mut stages = Stages::default();
         stages.add(Stage::Wire, duration);
         Message {
@@ -121,13 +99,5 @@ mod tests {
         let later = Message { window: 1, ..message(1, (6379, 9000), 130, 10) };
         let messages = [message(1, (9000, 6379), 100, 10), message(2, (9001, 6379), 100, 10), later];
         assert!(requests(&messages).is_empty());
-    }
-
-    #[test]
-    fn the_port_with_most_connections_serves() {
-        // The server's port is the larger one here.
-        let messages =
-            [message(1, (1000, 6379), 100, 1), message(2, (1001, 6379), 100, 1), message(2, (6379, 1001), 110, 1)];
-        assert_eq!(requests(&messages).len(), 1);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use netacc_proto::{Reason, Stream};
 
 use super::Endpoint;
-use crate::{Mark, StreamCell};
+use crate::{Mark, Marked, StreamCell};
 
 impl Endpoint {
     /// Switches marks on or off.
@@ -41,6 +41,7 @@ impl Endpoint {
             Mark::AnchorSent { .. } | Mark::AnchorRead { .. } => stream.reason(),
             _ => Reason::None,
         };
-        self.sink().mark(cell, mark, position + u64::from(ahead), reason);
+        let position = position + u64::from(ahead);
+        self.sink().mark(cell, &Marked { mark, position, reason, role: stream.role() });
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_config::{LogLevel, UnseenIoPolicy};
-use netacc_driver::{Mark, Readiness, ReadySink, StreamCell};
+use netacc_driver::{Marked, Readiness, ReadySink, StreamCell};
 use netacc_proto::Reason;
 
 use crate::os::log;
@@ -108,7 +108,7 @@ impl ReadySink for Sink {
         }
     }
 
-    fn mark(&self, stream: &StreamCell, mark: Mark, position: u64, reason: Reason) {
-        trace::mark(stream, mark, position, reason);
+    fn mark(&self, stream: &StreamCell, marked: &Marked) {
+        trace::mark(stream, marked);
     }
 }

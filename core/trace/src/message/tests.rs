@@ -20,6 +20,7 @@ impl Events {
             remote_port: if client { 80 } else { 1000 },
             position,
             amount: 0,
+            opener: client,
             reason: 3,
         };
         self.0.push(Stamped { time, process, event });
