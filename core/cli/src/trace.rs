@@ -6,12 +6,14 @@ mod recording;
 mod show;
 
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::Path;
+use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use netacc_trace::message::{Messages, Process};
+use netacc_trace::clocks::{join, NotRelated, Relation};
+use netacc_trace::events::{Trace, Unreadable};
+use netacc_trace::message::{Message, Messages, Process, Window};
 use netacc_trace::perfetto;
 
 use crate::bench::Machine;
@@ -20,7 +22,7 @@ use crate::ss::{accelerated, fetch, FetchError};
 use args::TraceArgs;
 use capture::{capture, Capture, Plan};
 use recording::Traced;
-use show::Shown;
+use show::{Clocks, Shown};
 
 /// Exit status if no message was seen as a whole.
 const NOTHING_SEEN: u8 = 7;
@@ -48,6 +50,17 @@ pub enum TraceError {
         /// Its answer.
         error: String,
     },
+    /// A file has no trace.
+    #[error("{path}: {error}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// The reason.
+        error: Unreadable,
+    },
+    /// Two traces cannot be joined.
+    #[error(transparent)]
+    NotRelated(#[from] NotRelated),
     /// A record cannot be written.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -62,6 +75,10 @@ pub enum TraceError {
 }
 
 impl TraceError {
+    fn write(path: &Path) -> impl FnOnce(io::Error) -> TraceError + '_ {
+        move |source| TraceError::Write { path: path.display().to_string(), source }
+    }
+
     fn status(&self) -> u8 {
         match self {
             TraceError::Fetch(error) => error.status(),
@@ -97,18 +114,20 @@ fn trace(args: &TraceArgs) -> Result<u64, TraceError> {
     if args.every < args.window {
         return Err(TraceError::Overlap);
     }
-    // Before the trace, so that a place which cannot be written costs none.
+    // Before the trace, so that places which cannot be written cost none.
     let draft = args.record.as_deref().map(Draft::begin).transpose()?;
+    let file = args.events.as_deref().map(Output::create).transpose()?;
     // Not its load: that is the traced programs.
     let machine = Machine::described();
-    let plan = Plan { duration: args.duration, window: args.window, every: args.every };
-    let progress = !args.json && io::stderr().is_terminal();
-    let captured =
-        capture(processes(&args.pids)?, !args.pids.is_empty(), plan, progress, &|| STOP.load(Ordering::Relaxed))?;
-    let messages = Messages::of(&captured.windows);
-    let shown = Shown::of(&captured.processes, &messages, captured.lost);
+    let mut seen = match &args.join {
+        Some(files) => joined(files)?,
+        None => traced(args, file)?,
+    };
+    let messages = Messages::of(&seen.windows);
+    let shown = Shown::of(&seen.processes, &messages, seen.lost);
+    seen.warnings.extend(shown.warnings());
     if let Some(path) = &args.perfetto {
-        write_timeline(path, &captured, &messages, args.timeline_messages)?;
+        write_timeline(path, &seen, &messages, args.timeline_messages)?;
     }
     if let Some(draft) = draft {
         let requests = show::by_parties(&messages.messages).into_iter();
@@ -116,19 +135,77 @@ fn trace(args: &TraceArgs) -> Result<u64, TraceError> {
             (parties, requests.iter().map(|one| (one.request.window, one.total())).collect())
         });
         let traced = Traced {
-            processes: &captured.processes,
+            processes: &seen.processes,
             messages: &messages.messages,
             requests: &times.collect::<Vec<_>>(),
-            windows: captured.windows.len(),
-            warnings: shown.warnings(),
+            windows: seen.windows.len(),
+            warnings: seen.warnings.clone(),
             complete: !STOP.load(Ordering::Relaxed),
         };
         recording::write(draft, args, &machine, &traced)?;
     }
-    let text = if args.json { serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n" } else { shown.render() };
+    let text = if args.json {
+        serde_json::to_string_pretty(&shown.with(seen.clocks, seen.warnings)).unwrap_or_default() + "\n"
+    } else {
+        shown.render(seen.clocks.as_ref(), &seen.warnings)
+    };
     // The reader may have gone.
     let _ = io::stdout().write_all(text.as_bytes());
     Ok(shown.count())
+}
+
+/// What is shown and written.
+struct Seen {
+    processes: Vec<Process>,
+    windows: Vec<Window>,
+    lost: u64,
+    /// Of two hosts.
+    clocks: Option<Clocks>,
+    warnings: Vec<String>,
+}
+
+/// Traces the processes of this host.
+fn traced(args: &TraceArgs, file: Option<Output>) -> Result<Seen, TraceError> {
+    let plan = Plan { duration: args.duration, window: args.window, every: args.every };
+    let progress = !args.json && io::stderr().is_terminal();
+    let named = !args.pids.is_empty();
+    let Capture { trace, lost } =
+        capture(processes(&args.pids)?, named, plan, progress, &|| STOP.load(Ordering::Relaxed))?;
+    if let Some(mut file) = file {
+        let written = trace.write(&mut file.out).and_then(|()| file.out.flush());
+        written.map_err(TraceError::write(&file.path))?;
+    }
+    let windows =
+        trace.windows.into_iter().map(|window| Window { counted_until: window.counted_until, events: window.events });
+    Ok(Seen { processes: trace.processes, windows: windows.collect(), lost, clocks: None, warnings: Vec::new() })
+}
+
+/// Joins the events of two hosts.
+fn joined(files: &[PathBuf]) -> Result<Seen, TraceError> {
+    let read = |path: &PathBuf| {
+        let wrong = |error: Unreadable| TraceError::Unreadable { path: path.display().to_string(), error };
+        let file = File::open(path).map_err(|error| wrong(Unreadable::Io(error)))?;
+        Trace::read(BufReader::new(file)).map_err(wrong)
+    };
+    let traces = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let [first, second] = &traces[..] else { return Err(TraceError::NoProcess) };
+    let relation = Relation::between(first, second)?;
+    let (processes, windows) = join(first, second, &relation);
+    let clocks = Clocks::new(first, second, &relation);
+    Ok(Seen { processes, windows, lost: 0, clocks: Some(clocks), warnings: Vec::new() })
+}
+
+/// A file that is written when the trace is over.
+struct Output {
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+impl Output {
+    fn create(path: &Path) -> Result<Output, TraceError> {
+        let file = File::create(path).map_err(TraceError::write(path))?;
+        Ok(Output { path: path.to_owned(), out: BufWriter::new(file) })
+    }
 }
 
 /// The processes to trace.
@@ -145,13 +222,13 @@ fn processes(pids: &[u32]) -> Result<Vec<Process>, TraceError> {
     Ok(found.into_iter().map(|(pid, program)| Process { pid, program }).collect())
 }
 
-fn write_timeline(path: &Path, captured: &Capture, messages: &Messages, most: usize) -> Result<(), TraceError> {
-    let failed = |source| TraceError::Write { path: path.display().to_string(), source };
-    let mut out = BufWriter::new(File::create(path).map_err(failed)?);
+fn write_timeline(path: &Path, seen: &Seen, messages: &Messages, most: usize) -> Result<(), TraceError> {
+    let mut file = Output::create(path)?;
     let messages = &messages.messages[..messages.messages.len().min(most)];
-    let end = messages.iter().map(|message| message.end()).max().unwrap_or(0);
-    let events = captured.windows.iter().flat_map(|window| &window.events).filter(|stamped| stamped.time <= end);
+    let end = messages.iter().map(Message::end).max().unwrap_or(0);
+    let events = seen.windows.iter().flat_map(|window| &window.events).filter(|stamped| stamped.time <= end);
     let mut events: Vec<_> = events.copied().collect();
     events.sort_by_key(|stamped| stamped.time);
-    perfetto::write(&mut out, &captured.processes, &events, messages).and_then(|()| out.flush()).map_err(failed)
+    let written = perfetto::write(&mut file.out, &seen.processes, &events, messages);
+    written.and_then(|()| file.out.flush()).map_err(TraceError::write(path))
 }

@@ -3,6 +3,7 @@
 //! * [`memory`]: the memory in which a process leaves its events, and its clock.
 //! * [`stage`]: the names of the stages.
 //! * [`message`]: the events of all processes, as messages with their stages.
+//! * [`events`], [`clocks`]: the trace of one host in a file, and two of them with one clock.
 //! * [`request`]: two messages in opposite directions, as a request and its answer.
 //! * [`summary`]: the distribution of each stage.
 //! * [`perfetto`]: a timeline for viewers of traces.
@@ -12,6 +13,8 @@
 //! Invariant: the stages of a message are consecutive, and their sum is the time from the sender's call to the
 //! receiver's last byte.
 
+pub mod clocks;
+pub mod events;
 pub mod memory;
 pub mod message;
 pub mod perfetto;

@@ -33,6 +33,14 @@ pub struct TraceArgs {
     #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,
 
+    /// Also write every event to this file, to join it with that of another host
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+
+    /// Trace nothing: join the events that two hosts have written at the same time
+    #[arg(long, num_args = 2, value_names = ["FILE", "FILE"], conflicts_with_all = ["pids", "duration", "window", "every", "events"])]
+    pub join: Option<Vec<PathBuf>>,
+
     /// Also write the timeline, as JSON for https://ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
@@ -58,6 +66,10 @@ Stages:
   kernel      on the anchor: in the kernels and between them
   ready       handled, until the program calls to receive
   read        the receiver's call, until the program has the bytes
+
+Two hosts:
+  netacc trace --duration 10s --events FILE        on both, at the same time (within a second)
+  netacc trace --join FILE FILE                    on one of them: the stages of messages between them
 
 Exit status: 0 traced; 1 no such process, or none is accelerated; 2 wrong usage; 3 a process is not accelerated;
 4 not permitted; 5 something else failed; 7 no message was seen as a whole";

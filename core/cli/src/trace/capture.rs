@@ -1,13 +1,15 @@
 //! Windows of events, of several processes at the same time.
 
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use netacc_config::stats::Traced;
 use netacc_config::trace::Event;
+use netacc_trace::events::{SavedWindow, Trace};
 use netacc_trace::memory::{Clock, EventMemory, Reading, Scale};
-use netacc_trace::message::{Process, Stamped, Window};
+use netacc_trace::message::{Process, Stamped};
+use nix::unistd::gethostname;
 
 use super::TraceError;
 use crate::ss::{query, query_with};
@@ -21,8 +23,7 @@ const CALIBRATION: Duration = Duration::from_millis(20);
 
 /// The events of some processes.
 pub(super) struct Capture {
-    pub(super) processes: Vec<Process>,
-    pub(super) windows: Vec<Window>,
+    pub(super) trace: Trace,
     /// Events that were lost.
     pub(super) lost: u64,
 }
@@ -65,6 +66,7 @@ pub(super) struct Plan {
 /// The events of a window, as they are read.
 #[derive(Default)]
 struct Raw {
+    number: u64,
     counted_until: u64,
     events: Vec<(usize, Event)>,
 }
@@ -103,18 +105,30 @@ pub(super) fn capture(
     let mut windows = Vec::new();
     let mut lost = 0;
     while begun.elapsed() < plan.duration && !stop() {
-        let opened = Instant::now();
+        let number = next_window(plan.every);
         let (raw, missed) = window(&mut tracees, clock, &rough, plan);
-        windows.push(raw);
+        windows.push(Raw { number, ..raw });
         lost += missed;
         bar.set_position(begun.elapsed().as_millis().min(plan.duration.as_millis()) as u64);
-        std::thread::sleep(plan.every.saturating_sub(opened.elapsed()));
     }
     bar.finish_and_clear();
     let scale = Scale::between(first, Reading::take(clock));
     drop(tracees);
-    let windows = windows.into_iter().map(|raw| stamp(&raw, &scale)).collect();
-    Ok(Capture { processes, windows, lost })
+    let windows = windows.iter().map(|raw| stamp(raw, &scale)).collect();
+    let host = gethostname().map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned());
+    Ok(Capture { trace: Trace { host, processes, windows }, lost })
+}
+
+/// Waits for the next multiple of the time between windows, unless the last one has just passed, and returns its number. Hosts
+/// have that time in common, as far as they keep it.
+fn next_window(every: Duration) -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let every = every.as_nanos().max(1);
+    let (number, late) = (since / every, since % every);
+    let next = if late < every / 4 { number } else { number + 1 };
+    let left = (next * every).saturating_sub(since);
+    std::thread::sleep(Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX)));
+    u64::try_from(next).unwrap_or(u64::MAX)
 }
 
 fn bar(plan: Plan) -> ProgressBar {
@@ -129,7 +143,7 @@ fn window(tracees: &mut [Tracee], clock: Clock, scale: &Scale, plan: Plan) -> (R
     for tracee in &*tracees {
         tracee.memory.open(length);
     }
-    let mut raw = Raw { counted_until, events: Vec::new() };
+    let mut raw = Raw { number: 0, counted_until, events: Vec::new() };
     let mut lost = 0;
     let end = Instant::now() + plan.window;
     loop {
@@ -158,11 +172,15 @@ fn drain(tracees: &mut [Tracee], raw: &mut Raw) -> u64 {
     lost
 }
 
-fn stamp(raw: &Raw, scale: &Scale) -> Window {
+fn stamp(raw: &Raw, scale: &Scale) -> SavedWindow {
     let stamped = |(process, event): &(usize, Event)| Stamped {
         time: scale.nanoseconds(event.time),
         process: *process,
         event: *event,
     };
-    Window { counted_until: scale.nanoseconds(raw.counted_until), events: raw.events.iter().map(stamped).collect() }
+    SavedWindow {
+        number: raw.number,
+        counted_until: scale.nanoseconds(raw.counted_until),
+        events: raw.events.iter().map(stamped).collect(),
+    }
 }

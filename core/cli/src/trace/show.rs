@@ -3,6 +3,8 @@
 use comfy_table::{presets, Cell, CellAlignment, Table};
 use hdrhistogram::Histogram;
 use netacc_proto::Reason;
+use netacc_trace::clocks::Relation;
+use netacc_trace::events::Trace;
 use netacc_trace::message::{Message, Messages, Path, Process};
 use netacc_trace::request::{requests, Request};
 use netacc_trace::stage::Stage;
@@ -20,6 +22,41 @@ pub(super) struct Shown {
     cut: u64,
     /// Events that were lost.
     lost_events: u64,
+}
+
+/// The clocks of two hosts, whose traces were joined. Times are in nanoseconds.
+#[derive(Clone, Serialize)]
+pub(super) struct Clocks {
+    first: String,
+    second: String,
+    /// The second one minus the first one.
+    difference: f64,
+    /// Its growth, in nanoseconds a second.
+    drift_per_s: f64,
+    /// Times between the hosts are wrong by at most so much.
+    uncertainty: f64,
+}
+
+impl Clocks {
+    pub(super) fn new(first: &Trace, second: &Trace, relation: &Relation) -> Clocks {
+        Clocks {
+            first: first.host.clone(),
+            second: second.host.clone(),
+            difference: relation.difference,
+            drift_per_s: relation.drift * 1e9,
+            uncertainty: relation.uncertainty,
+        }
+    }
+}
+
+/// A trace with what is to be known about it.
+#[derive(Serialize)]
+pub(super) struct Noted<'a> {
+    #[serde(flatten)]
+    shown: &'a Shown,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clocks: Option<Clocks>,
+    warnings: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -76,9 +113,23 @@ impl Shown {
         self.messages.iter().map(|group| group.messages).sum()
     }
 
+    /// All of it.
+    pub(super) fn with(&self, clocks: Option<Clocks>, warnings: Vec<String>) -> Noted<'_> {
+        Noted { shown: self, clocks, warnings }
+    }
+
     /// Tables for people.
-    pub(super) fn render(&self) -> String {
+    pub(super) fn render(&self, clocks: Option<&Clocks>, warnings: &[String]) -> String {
         let mut text = String::new();
+        if let Some(Clocks { first, second, difference, drift_per_s, uncertainty }) = clocks {
+            text += &format!(
+                "clock of {second}: {:.3} ms ahead of {first}'s, {:.3} µs more each second; times between the hosts are known to \
+                 {:.2} µs\n\n",
+                difference / 1e6,
+                drift_per_s / 1e3,
+                uncertainty / 1e3
+            );
+        }
         for group in &self.messages {
             let ShownGroup { from, to, path, messages, .. } = group;
             text += &format!("{from} to {to}, {path}: {messages} messages, µs\n{}\n\n", group.table());
@@ -87,7 +138,7 @@ impl Shown {
             let ShownRequests { client, server, path, requests: count, .. } = requests;
             text += &format!("{client} asks {server}, {path}: {count} requests, µs\n{}\n\n", requests.table());
         }
-        for warning in self.warnings() {
+        for warning in warnings {
             text += &format!("WARNING: {warning}\n");
         }
         text
