@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster, get_task_stream
 from hdrh.histogram import HdrHistogram
+from netacc_lab import analysis
+from netacc_lab.analysis.__main__ import main as report_records
 from netacc_lab.sim import (
     DaskEngine,
     SerialEngine,
@@ -98,6 +100,27 @@ def test_ports_are_written_down(write: Write, tmp_path: Path) -> None:
     assert {row["node"] for row in rows if row["paused"]} <= {1, 2}
     assert any(row["paused"] for row in rows) and last[3, 0]["queue_bytes"] == 0
     assert "Ports over time" in (tmp_path / "small.html").read_text()
+
+
+def test_the_stages_of_messages_are_written_down(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Breaks if they are not those of the measured requests, or `netacc report` does not know them."""
+    changes = ["measure.stages=true", "measure.duration=1ms"]
+    sets = [word for change in changes for word in ("--set", change)]
+    assert main(["run", "redis-load", *sets, "--seeds", "1"]) == 0
+    (run,) = Store(runs).all()
+    record = analysis.load(run.folder)
+    found = {(each.direction, each.stage): each for each in analysis.stages(record)}
+    directions = ["client to server, link", "server to client, link"]
+    assert {direction for direction, _ in found} == set(directions)
+    totals = [found[direction, "total"] for direction in directions]
+    # Requests that were made within the span, and the few that were under way at its ends.
+    assert totals[0].messages == pytest.approx(run.meta["groups"][0]["samples"], rel=0.1)
+    # Between the two messages of a request is the server's own time; a request is measured from its post on.
+    mean = run.histogram("set").get_mean_value()
+    assert 0.8 * mean < sum(total.mean_ns for total in totals) < mean
+    capsys.readouterr()
+    assert report_records([str(run.folder)]) == 0
+    assert any("completion" in line for line in capsys.readouterr().out.splitlines())
 
 
 @pytest.mark.usefixtures("runs")

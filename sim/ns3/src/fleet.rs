@@ -116,7 +116,15 @@ fn run_config(
     let conversations = conversations.iter().map(conversation).collect::<Option<_>>();
     let conversations = conversations.ok_or(FleetError::Conversations)?;
     let stack = StackConfig { ring_bytes, message_bytes: ring_bytes / 4, streams_per_link, ..StackConfig::default() };
-    Ok(RunConfig { hosts: vec![host; nodes as usize], conversations, stack, promote, tcp, sampled: false })
+    Ok(RunConfig {
+        hosts: vec![host; nodes as usize],
+        conversations,
+        stack,
+        promote,
+        tcp,
+        sampled: false,
+        traced: false,
+    })
 }
 
 fn stations(nodes: u32, parameters: &NicParameters, flows: &[FlowSpec]) -> Result<Vec<FlowStation>, FleetError> {

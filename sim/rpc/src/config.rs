@@ -20,6 +20,8 @@ pub struct RunConfig {
     pub tcp: Tcp,
     /// Whether [`Run::take_samples`](crate::Run::take_samples) has samples.
     pub sampled: bool,
+    /// Whether [`Run::take_messages`](crate::Run::take_messages) has messages.
+    pub traced: bool,
 }
 
 /// The carrier of the connections' TCP.

@@ -13,6 +13,7 @@ use netacc_proto::Role;
 
 use crate::config::Tcp;
 use crate::process::{Direction, End};
+use crate::stages::Underway;
 use crate::workload::{Conversation, Source};
 
 /// A request that was made and not answered.
@@ -113,6 +114,8 @@ pub(crate) struct Connection {
     /// Application work for each answer, at the client.
     pub(crate) client_service: Duration,
     pub(crate) wire: AnchorWire,
+    /// Its messages, if they are traced.
+    pub(crate) traced: Option<Box<Underway>>,
 }
 
 /// The actions that one end of a conversation can take now.
@@ -268,5 +271,6 @@ pub(crate) fn connect(
         service: conversation.service,
         client_service: conversation.client_service,
         wire,
+        traced: None,
     }
 }

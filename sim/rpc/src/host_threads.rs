@@ -39,7 +39,13 @@ pub(crate) struct Job {
     /// The work that was predicted and paid for.
     paid: Duration,
     /// Decides what is random about its time.
-    seed: u64,
+    pub(crate) seed: u64,
+    /// When it began.
+    pub(crate) begun: Instant,
+    /// When its thread last asked for what is ready.
+    pub(crate) asked: Instant,
+    /// Its thread slept before it.
+    pub(crate) slept: bool,
 }
 
 struct Thread {
@@ -49,6 +55,8 @@ struct Thread {
     owed: Duration,
     /// It has slept: its next work begins with the end of that call.
     slept: bool,
+    /// When it last asked for what is ready.
+    asked: Instant,
 }
 
 /// See the module documentation.
@@ -66,7 +74,13 @@ pub(crate) struct HostThreads {
 impl HostThreads {
     pub(crate) fn new(config: ProcessorConfig) -> HostThreads {
         let helper = config.helper();
-        let thread = |kind| Thread { inbox: EventLoop::new(kind), job: None, owed: Duration::ZERO, slept: false };
+        let thread = |kind| Thread {
+            inbox: EventLoop::new(kind),
+            job: None,
+            owed: Duration::ZERO,
+            slept: false,
+            asked: Instant::ZERO,
+        };
         let workers = (0..config.threads.max(1)).map(|_| thread(config.loop_kind));
         let threads = workers.chain(helper.map(|_| thread(LoopKind::Turns))).collect();
         let stack = StackThread::of(&config);
@@ -137,12 +151,17 @@ impl HostThreads {
     pub(crate) fn begin(&mut self, now: Instant, index: u32, step: Step<Task>, work: Work) {
         let seed = self.processors.seed();
         let thread = &mut self.threads[index as usize];
-        let sleeps = u32::from(std::mem::take(&mut thread.slept));
+        let slept = std::mem::take(&mut thread.slept);
+        let sleeps = u32::from(slept);
+        if step.asks {
+            thread.asked = now;
+        }
+        let asked = thread.asked;
         let sleep = Work { system_calls: sleeps, sleeps, ..Work::default() };
         let config = self.processors.config();
         let paid = config.time(&work, seed);
         let time = paid + config.time(&sleep, !seed) + std::mem::take(&mut thread.owed);
-        thread.job = Some(Job { step, paid, seed });
+        thread.job = Some(Job { step, paid, seed, begun: now, asked, slept });
         self.processors.work(now, index, time);
     }
 

@@ -8,12 +8,15 @@ use crate::flow::Flow;
 use crate::measured::{Carried, Measured, Sample, SetUp, ShortConnection};
 use crate::process::Broken;
 use crate::run::Run;
+use crate::stages::TracedMessage;
 
 /// How a run went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// By conversation.
     pub measured: Vec<Measured>,
+    /// Messages that were read, if the run is traced.
+    pub messages: Vec<TracedMessage>,
     /// Short connections that were closed, if the run is sampled.
     pub connections: Vec<ShortConnection>,
     /// By conversation: bytes that its two processes have read, by path.
@@ -45,6 +48,7 @@ impl Run {
         }
         Ok(Outcome {
             measured: self.results.measured.clone(),
+            messages: self.results.messages.clone(),
             connections: self.results.closed.clone(),
             carried: self.carried(),
             lost: (0..self.flows.len()).map(|number| self.lost(number)).collect(),
@@ -71,6 +75,11 @@ impl Run {
     /// The requests answered since the last call, in order, if the run is sampled.
     pub fn take_samples(&mut self) -> Vec<Sample> {
         std::mem::take(&mut self.results.samples)
+    }
+
+    /// The messages that were read since the last call, in order, if the run is traced.
+    pub fn take_messages(&mut self) -> Vec<TracedMessage> {
+        std::mem::take(&mut self.results.messages)
     }
 
     /// The short connections that were closed since the last call, in order, if the run is sampled.

@@ -19,6 +19,7 @@ use crate::host_threads::HostThreads;
 use crate::measured::{Carried, Measured, Sample, ShortConnection};
 use crate::process::{endpoint, Broken, ReadyStreams};
 use crate::short_client::ShortClient;
+use crate::stages::TracedMessage;
 use crate::workload::{Arrival, Conversation, Dependent, Received};
 
 /// The reason for which a host is woken.
@@ -99,8 +100,29 @@ pub(crate) struct Results {
     pub(crate) sampled: bool,
     /// Requests that the caller has not taken yet.
     pub(crate) samples: Vec<Sample>,
+    /// Each message is kept in `messages`.
+    pub(crate) traced: bool,
+    /// Messages that were read, and that the caller has not taken yet.
+    pub(crate) messages: Vec<TracedMessage>,
     /// Short connections that were closed, and that the caller has not taken yet.
     pub(crate) closed: Vec<ShortConnection>,
+}
+
+impl Results {
+    fn new(config: &RunConfig) -> Results {
+        let conversations = config.conversations.len();
+        Results {
+            read: 0,
+            answered: 0,
+            measured: vec![Measured::default(); conversations],
+            carried: vec![Carried::default(); conversations],
+            sampled: config.sampled,
+            traced: config.traced,
+            messages: Vec::new(),
+            samples: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
 }
 
 /// Processes on hosts, driven by the owner of the network. See [`Cluster::driven`].
@@ -153,7 +175,6 @@ impl Run {
         if !is_sane(config) {
             return Ok(None);
         }
-        let conversations = config.conversations.len();
         let cluster = Cluster::driven(config.hosts.clone());
         let (mut endpoints, mut hosts) = (Vec::new(), Vec::new());
         for (host, of) in config.hosts.iter().enumerate() {
@@ -187,15 +208,7 @@ impl Run {
             hosts,
             wires: TcpWires::default(),
             tcp: config.tcp,
-            results: Results {
-                read: 0,
-                answered: 0,
-                measured: vec![Measured::default(); conversations],
-                carried: vec![Carried::default(); conversations],
-                sampled: config.sampled,
-                samples: Vec::new(),
-                closed: Vec::new(),
-            },
+            results: Results::new(config),
             dependents: BTreeMap::new(),
             open: 0,
             broken: None,

@@ -38,6 +38,7 @@ impl Run {
         let numbers = Numbers { conversation: conversation as u32, number: number as u32, serial: self.connected };
         self.connected += 1;
         let mut connection = connect(&self.endpoints, plan, numbers, self.tcp, self.promotions.after);
+        connection.traced = self.results.traced.then(Box::default);
         connection.short = begun.map(|begun| Short { begun, connected: None, answered: 0, closing: [None; 2] });
         match self.tcp {
             Tcp::Simulated { .. } => {

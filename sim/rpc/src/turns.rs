@@ -173,6 +173,7 @@ impl Run {
                 if !self.connections.contains(*number) {
                     continue;
                 }
+                self.trace_arrival(*number, host, now);
                 match &mut self.hosts[host].threads {
                     Some(threads) => threads.put(now, Task::Connection(*number)),
                     None => self.serve(*number, host, now, Part::Whole),

@@ -13,6 +13,7 @@ use netacc_modelled::HostId;
 use crate::connection::Moves;
 use crate::host_threads::{HelperTask, Job, Task};
 use crate::run::{HostState, Run};
+use crate::stages::Costs;
 
 impl Run {
     /// The threads of a host that have a core do their work, and those that are ready get one.
@@ -67,6 +68,7 @@ impl Run {
             served: after.served.saturating_sub(before.served),
         };
         let work = self.price(number, host, &job.step, moves);
+        self.trace_moves(number, host, job, (now, moves));
         self.record_used(number, host, moves);
         if work.tcp_bytes[1] > 0 {
             // Its own time delays what comes after, not these bytes: TCP has them already.
@@ -125,6 +127,52 @@ impl Run {
         let side = usize::from(host != connection.client as usize);
         let served = if side == 1 { connection.answers } else { connection.answered };
         Moves { read: connection.directions[1 - side].read, written: connection.directions[side].written, served }
+    }
+
+    /// The process of a host learns of what has come for a connection.
+    pub(crate) fn trace_arrival(&mut self, number: usize, host: usize, now: Instant) {
+        let Some(connection) = self.connections.get_mut(number).filter(|connection| connection.traced.is_some()) else {
+            return;
+        };
+        let sender = usize::from(host == connection.client as usize);
+        let unread = connection.end(&self.endpoints[host], 1 - sender).map_or(0, |end| end.unread());
+        let end = connection.directions[sender].read + unread;
+        if let Some(traced) = &mut connection.traced {
+            traced.arrived(sender, now, end);
+        }
+    }
+
+    /// A job of a host is over now: it has read messages, and sent one.
+    fn trace_moves(&mut self, number: usize, host: usize, job: &Job, (now, moves): (Instant, Moves)) {
+        let Some(threads) = &self.hosts[host].threads else { return };
+        let Some(connection) = self.connections.get_mut(number).filter(|connection| connection.traced.is_some()) else {
+            return;
+        };
+        let side = usize::from(host != connection.client as usize);
+        let on_link = connection.is_linked(&self.endpoints[host], side);
+        let config = threads.processors.config();
+        let cost = |calls: u32, bytes: [u64; 2]| {
+            let work = Work { bytes: bytes.iter().sum(), ..Work::default() };
+            let work = match on_link {
+                true => Work { library_calls: calls, ..work },
+                false => Work { system_calls: calls, tcp_bytes: bytes, ..work },
+            };
+            config.time(&work, job.seed)
+        };
+        // The call that asks for what is ready comes before the one that reads.
+        let asks = u32::from(job.step.asks);
+        let read = cost(asks + 1, [moves.read, 0]).saturating_sub(cost(0, [0, 0]));
+        let (position, written) = (connection.directions[1 - side].read, connection.directions[side].written);
+        let Some(traced) = &mut connection.traced else { return };
+        if moves.read > 0 {
+            let done = traced.read(connection.conversation, 1 - side, job, (now, read), position);
+            self.results.messages.extend(done);
+        }
+        if moves.written > 0 {
+            let write = cost(1, [0, 0]);
+            let copy = cost(1, [0, moves.written]).saturating_sub(write);
+            traced.sent(side, now, Costs { write, copy }, on_link, (moves.written, written));
+        }
     }
 
     /// The bytes that one end of a conversation will move in that part of its turn, as far as they can be predicted.

@@ -35,6 +35,7 @@ fn run(hosts: u32, conversations: Vec<Conversation>) -> Option<Outcome> {
         promote: true,
         tcp: Tcp::Memory,
         sampled: false,
+        traced: false,
     };
     let link = LinkConfig::clean(LINE, Duration::from_nanos(DELAY_NS));
     let topology = Topology::Star(link, SwitchConfig { buffer_bytes: 1 << 20, marking: None });

@@ -53,6 +53,7 @@ fn peak(connections: u64, promote: bool) -> usize {
         promote,
         tcp: Tcp::Memory,
         sampled: false,
+        traced: false,
     };
     let topology = Topology::Direct(LinkConfig::clean(8_000_000_000, Duration::from_micros(1)));
     PEAK.store(LIVE.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -21,6 +21,7 @@ fn run(hosts: u32, costs: Costs, conversations: Vec<Conversation>, link: LinkCon
         promote: true,
         tcp: Tcp::Memory,
         sampled: false,
+        traced: false,
     };
     let topology = Topology::Star(link, SwitchConfig { buffer_bytes: 1 << 20, marking: None });
     let most = Instant::from_nanos(10_000_000_000);
@@ -128,7 +129,15 @@ fn thousands_of_connections_are_promoted() {
     let nic = NicConfig { costs: Costs::default(), ..NicConfig::ideal(LINE) };
     let stack = StackConfig { ring_bytes: 4096, message_bytes: 1024, ..StackConfig::default() };
     let hosts = vec![HostConfig::roce(nic); 6];
-    let config = RunConfig { hosts, conversations: talks, stack, promote: true, tcp: Tcp::Memory, sampled: false };
+    let config = RunConfig {
+        hosts,
+        conversations: talks,
+        stack,
+        promote: true,
+        tcp: Tcp::Memory,
+        sampled: false,
+        traced: false,
+    };
     let topology = Topology::Star(
         LinkConfig::clean(LINE, Duration::from_micros(1)),
         SwitchConfig { buffer_bytes: 1 << 24, marking: None },

@@ -47,8 +47,15 @@ fn run_on(processors: Vec<Option<ProcessorConfig>>, promote: bool, conversations
 }
 
 fn run_hosts(hosts: Vec<HostConfig>, promote: bool, conversations: Vec<Conversation>) -> Outcome {
-    let config =
-        RunConfig { hosts, conversations, stack: StackConfig::default(), promote, tcp: Tcp::Memory, sampled: false };
+    let config = RunConfig {
+        hosts,
+        conversations,
+        stack: StackConfig::default(),
+        promote,
+        tcp: Tcp::Memory,
+        sampled: false,
+        traced: false,
+    };
     let link = LinkConfig::clean(LINE, ns(DELAY_NS));
     let topology = match config.hosts.len() {
         2 => Topology::Direct(link),

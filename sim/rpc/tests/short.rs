@@ -38,6 +38,7 @@ fn run_on(host: HostConfig, promote: bool, conversations: Vec<Conversation>) -> 
         promote,
         tcp: Tcp::Memory,
         sampled: true,
+        traced: false,
     };
     let topology = Topology::Direct(LinkConfig::clean(LINE, us(1)));
     let outcome = run_plain(&config, &topology, 0, Instant::from_nanos(10_000_000_000)).expect("devices have queues");
@@ -170,6 +171,7 @@ fn a_recorded_load_has_no_short_connections() {
         promote: true,
         tcp: Tcp::Memory,
         sampled: false,
+        traced: false,
     };
     let topology = Topology::Direct(LinkConfig::clean(LINE, us(1)));
     assert_eq!(run_plain(&config, &topology, 0, Instant::ZERO).expect("devices have queues"), None);

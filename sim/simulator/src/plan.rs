@@ -31,7 +31,15 @@ impl Scenario {
             0 => Tcp::Memory,
             bytes => Tcp::Simulated { buffer_bytes: bytes as usize },
         };
-        let config = RunConfig { hosts, conversations, stack, promote: self.stack.promote, tcp, sampled: true };
+        let config = RunConfig {
+            hosts,
+            conversations,
+            stack,
+            promote: self.stack.promote,
+            tcp,
+            sampled: true,
+            traced: self.measure.stages,
+        };
         let invalid = "a group names a host that does not exist, has empty messages, or makes no request";
         Run::new(&config)?.ok_or_else(|| ScenarioError::Invalid(invalid.into()))
     }

@@ -4,7 +4,7 @@
 //! written while the run goes on), and for each group `latency-<group>.hdr`, a histogram of nanoseconds in HdrHistogram's V2
 //! format, compressed. A group of short connections has `connections.csv` (each one that was closed), `connect-<group>.hdr` (until
 //! it could be used) and `whole-<group>.hdr` (until its last answer) besides. Histograms count requests that were made within
-//! the measured span.
+//! the measured span. `messages.csv` has the stages of each message, if they are wanted.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializeError, V2DeflateSerializer};
 use hdrhistogram::Histogram;
 use netacc_device::Instant;
-use netacc_rpc::{Run, Sample, ShortConnection};
+use netacc_rpc::{Run, Sample, ShortConnection, TracedMessage};
+use netacc_trace::stage::Stage;
 
 use crate::meta::{
     GroupMeta, Latency, LinkCounts, Meta, NetworkCounts, NicCounts, ProcessorCounts, ShortMeta, Verdict,
@@ -56,6 +57,9 @@ struct Group {
 
 /// Names of tables in a folder.
 const SAMPLES: &str = "samples.csv";
+const MESSAGES: &str = "messages.csv";
+/// Before those of the stages.
+const MESSAGE_COLUMNS: &str = "start_ns,group,conversation,from,to,path,bytes";
 const CONNECTIONS: &str = "connections.csv";
 
 /// Version of the folder's format: `format` of `meta.json`.
@@ -67,6 +71,7 @@ pub struct Recording {
     folder: PathBuf,
     samples: Option<BufWriter<File>>,
     connections: Option<BufWriter<File>>,
+    messages: Option<BufWriter<File>>,
     groups: Vec<Group>,
     /// By group: the number after its last conversation.
     ends: Vec<usize>,
@@ -98,6 +103,8 @@ impl Recording {
         let samples = table(wanted, SAMPLES, "end_ns,latency_ns,group,conversation,request_bytes,response_bytes")?;
         let head = "end_ns,connect_ns,whole_ns,group,conversation,answered,failed,promoted";
         let connections = table(wanted && short, CONNECTIONS, head)?;
+        let names = Stage::ALL.map(Stage::name).join(",");
+        let messages = table(scenario.measure.stages, MESSAGES, &format!("{MESSAGE_COLUMNS},{names}"))?;
         let mut end = 0;
         let sizes = scenario.group_sizes();
         let ends = sizes
@@ -119,6 +126,7 @@ impl Recording {
             folder: folder.into(),
             samples,
             connections,
+            messages,
             groups,
             ends,
             progress,
@@ -138,7 +146,12 @@ impl Recording {
         for connection in run.take_connections() {
             self.record_short(&connection).map_err(|e| FinishError::Io(self.folder.join(CONNECTIONS), e))?;
         }
-        for (out, name) in [(&mut self.samples, SAMPLES), (&mut self.connections, CONNECTIONS)] {
+        for message in run.take_messages() {
+            self.record_message(&message).map_err(|e| FinishError::Io(self.folder.join(MESSAGES), e))?;
+        }
+        for (out, name) in
+            [(&mut self.samples, SAMPLES), (&mut self.connections, CONNECTIONS), (&mut self.messages, MESSAGES)]
+        {
             if let Some(out) = out {
                 out.flush().map_err(|e| FinishError::Io(self.folder.join(name), e))?;
             }
@@ -256,6 +269,22 @@ impl Recording {
         let Some(out) = &mut self.samples else { return Ok(()) };
         let Sample { conversation, end, request_bytes, response_bytes, .. } = sample;
         writeln!(out, "{},{latency_ns},{number},{conversation},{request_bytes},{response_bytes}", end.as_nanos())
+    }
+
+    /// Those that begin while it is measured.
+    fn record_message(&mut self, message: &TracedMessage) -> io::Result<()> {
+        let TracedMessage { conversation, is_request, on_link, bytes, begun, stages } = *message;
+        let measure = &self.scenario.measure;
+        let span = measure.warmup_ns..=measure.warmup_ns + measure.duration_ns;
+        let Some(out) = self.messages.as_mut().filter(|_| span.contains(&begun.as_nanos())) else { return Ok(()) };
+        let number = self.ends.partition_point(|end| *end <= conversation as usize);
+        let (from, to) = if is_request { ("client", "server") } else { ("server", "client") };
+        let path = if on_link { "link" } else { "anchor" };
+        write!(out, "{},{number},{conversation},{from},{to},{path},{bytes}", begun.as_nanos())?;
+        for stage in Stage::ALL {
+            write!(out, ",{}", stages.get(stage))?;
+        }
+        writeln!(out)
     }
 
     fn record_short(&mut self, connection: &ShortConnection) -> io::Result<()> {

@@ -283,6 +283,9 @@ pub struct Measure {
     pub progress_ns: u64,
     /// Whether each request is written down.
     pub samples: bool,
+    /// Whether the stages of each message are written down.
+    #[serde(default)]
+    pub stages: bool,
     /// Whether the state of each port is written down with each progress report.
     pub ports: bool,
 }

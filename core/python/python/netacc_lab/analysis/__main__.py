@@ -14,7 +14,7 @@ from netacc_lab.analysis.comparison import Comparison, Ratio, compare, compare_r
 from netacc_lab.analysis.intervals import USUAL, percentiles
 from netacc_lab.analysis.reading import below, load
 from netacc_lab.analysis.record import Record, Series
-from netacc_lab.analysis.stages import SLOWEST, stage_changes, stages
+from netacc_lab.analysis.stages import MESSAGES, SLOWEST, stage_changes, stages
 from netacc_lab.analysis.timeline import TIME, changes, plot_timeline
 from netacc_lab.records import RecordError
 from netacc_lab.records.model import Kind
@@ -126,10 +126,10 @@ def _show(records: Sequence[Record], comparisons: Sequence[Comparison], differen
             print(line)
         if record.series:
             _print(_table(record))
-        if record.kind == Kind.TRACE:
-            _print_stages(record)
-        else:
-            for name in record.tables:
+        for name in record.tables:
+            if name == MESSAGES:
+                _print_stages(record)
+            else:
                 _print_changes(record, name)
         for warning in record.warnings:
             _warn(warning)

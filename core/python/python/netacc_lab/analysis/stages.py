@@ -1,4 +1,4 @@
-"""Where the time of messages goes: the stages that `netacc trace` has recorded.
+"""Where the time of messages goes: the stages of `netacc trace`, or of a simulation with `stages = true`.
 
 Stages are consecutive, and their sum is a message's latency: see the page "A trace of messages". Times are
 nanoseconds.
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: In the order in which a message passes them.
 STAGES = ("call", "copy", "held", "post", "wire", "completion", "wake", "kernel", "ready", "read")
+#: The table of a record with the stages of each message.
+MESSAGES = "messages"
 #: The slowest messages are those above this share.
 SLOWEST = 0.01
 
@@ -133,7 +135,7 @@ def plot_stages(record: Record, axes: Axes | None = None) -> Axes:
 
 def _directions(record: Record) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """The times of each direction by stage, and their sum."""
-    table = record.table("messages")
+    table = record.table(MESSAGES)
     parts = [table.column(name).to_pylist() for name in ("from", "to", "path")]
     names = np.array(
         [f"{sender} to {receiver}, {path}" for sender, receiver, path in zip(*parts, strict=True)]

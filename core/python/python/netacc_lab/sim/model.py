@@ -295,6 +295,7 @@ class Measure(Strict):
     stall: Span = Field(default=5 * 10**9, description="no progress for so long is a failed run")
     progress: Span | None = Field(default=None, description="time between progress reports; else a hundredth")
     samples: bool = Field(default=True, description="write down each request")
+    stages: bool = Field(default=False, description="write down the stages of each message")
     ports: bool = Field(
         default=False,
         description="write down queue, sent bytes and pauses of each port with each progress report",

@@ -187,6 +187,7 @@ def resolve(scenario: Scenario, file: Path) -> Resolved:
             "stall_ns": measure.stall,
             "progress_ns": measure.progress or max(end // 100, 1),
             "samples": measure.samples,
+            "stages": measure.stages,
             "ports": measure.ports,
         },
     }
