@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.patches import Rectangle
 from netacc_lab import analysis
 from netacc_lab.analysis.__main__ import main as report
 from netacc_lab.analysis.stages import STAGES
@@ -90,7 +91,20 @@ def test_the_report_shows_stages_and_their_changes(
 
 
 def test_stages_are_drawn(tmp_path: Path) -> None:
-    axes = analysis.plot_stages(trace(tmp_path / "trace"))
-    assert [text.get_text() for text in axes.get_yticklabels()] == [DIRECTION, "its slowest 1%"]
-    # A bar for each of the three stages, in both rows.
-    assert len(axes.patches) == 6
+    """Breaks if rows of two directions share a place: both have one of their slowest messages."""
+    path = trace(tmp_path / "trace").path
+    messages = path / "messages.jsonl"
+    back = messages.read_text().replace(
+        '"from": "client", "to": "server"', '"from": "server", "to": "client"'
+    )
+    messages.write_text(messages.read_text() + back)
+    header = json.loads((path / "record.json").read_text())
+    header["tables"][0]["rows"] *= 2
+    (path / "record.json").write_text(json.dumps(header))
+    axes = analysis.plot_stages(analysis.load(path))
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert labels == [DIRECTION, "its slowest 1%", "server to client, link", "its slowest 1%"]
+    # A bar for each of the three stages, in each row.
+    assert len(axes.patches) == 12
+    rows = {round(bar.get_y() + bar.get_height() / 2) for bar in axes.patches if isinstance(bar, Rectangle)}
+    assert rows == {0, 1, 2, 3}

@@ -125,8 +125,9 @@ def plot_stages(record: Record, axes: Axes | None = None) -> Axes:
         for each in (each for each in found if each.stage == name):
             at = 2 * rows.index(each.direction)
             widths[at], widths[at + 1] = each.mean_ns / 1000, each.slowest_ns / 1000
-        axes.barh(labels, widths, left=left, label=name)
+        axes.barh(range(len(labels)), widths, left=left, label=name, color=f"C{STAGES.index(name)}")
         left += widths
+    axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set(xlabel="mean time (us)")
     axes.legend(fontsize="small", ncols=len(names) // 2 + 1)
