@@ -55,9 +55,12 @@ def redis(request: pytest.FixtureRequest, lab: Lab) -> tuple[Process, Process]:
 def test_stages_on_links_and_on_anchors(redis: tuple[Process, Process], tmp_path: Path) -> None:
     server, load = redis
     timeline = tmp_path / "timeline.json"
-    on_links = traced([server, load], "--perfetto", str(timeline))
+    on_links = traced([server, load], "--perfetto", str(timeline), "--connections", "3")
     check(on_links, "link", LINK_STAGES, (server.pid, load.pid))
     check_timeline(timeline, {server.pid, load.pid})
+    means = [one["mean"] for one in on_links["connections"]]
+    assert len(means) == 3 and means == sorted(means, reverse=True)
+    assert all(0 < one["largest_stage_mean"] <= one["mean"] for one in on_links["connections"])
     assert switch("demote", server)[0]["on_link"] == 0
     on_anchors = traced([server, load])
     check(on_anchors, "anchor", ANCHOR_STAGES, (server.pid, load.pid))

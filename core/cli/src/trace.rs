@@ -124,7 +124,7 @@ fn trace(args: &TraceArgs) -> Result<u64, TraceError> {
         None => traced(args, file)?,
     };
     let messages = Messages::of(&seen.windows);
-    let shown = Shown::of(&seen.processes, &messages, seen.lost);
+    let shown = Shown::of(&seen.processes, &messages, seen.lost, args.connections);
     seen.warnings.extend(shown.warnings());
     if let Some(path) = &args.perfetto {
         write_timeline(path, &seen, &messages, args.timeline_messages)?;

@@ -50,12 +50,53 @@ pub struct Summary {
     pub totals: Histogram<u64>,
 }
 
+/// The messages of a connection in one direction, on one path. Times are in nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Connection {
+    /// Where they go.
+    pub group: Group,
+    /// The ports of the sender and the receiver.
+    pub ports: [u16; 2],
+    /// How many.
+    pub messages: u64,
+    /// The mean of their totals.
+    pub mean: f64,
+    /// The 99th percentile of their totals.
+    pub p99: u64,
+    /// The stage that takes the largest part of them, and its mean.
+    pub largest: (Stage, f64),
+}
+
+/// Each direction of each connection, the slowest by their means first.
+pub fn by_connection(messages: &[Message]) -> Vec<Connection> {
+    let mut connections: BTreeMap<(u64, Group), (Vec<Stages>, [u16; 2])> = BTreeMap::new();
+    for message in messages {
+        let of = connections.entry((message.connection, Group::of(message))).or_default();
+        of.0.push(message.stages);
+        of.1 = [message.sender.port, message.receiver.port];
+    }
+    let summarised = connections.into_iter().map(|((_, group), (stages, ports))| {
+        let (total, _) = row("total", &stages, &stages, Stages::total);
+        let means = Stage::ALL.map(|stage| (stage, mean(&stages, |stages| stages.get(stage))));
+        let largest = means.into_iter().max_by(|one, other| one.1.total_cmp(&other.1)).unwrap_or((Stage::Call, 0.0));
+        Connection { group, ports, messages: stages.len() as u64, mean: total.mean, p99: total.p99, largest }
+    });
+    let mut connections: Vec<Connection> = summarised.collect();
+    connections.sort_by(|one, other| other.mean.total_cmp(&one.mean));
+    connections
+}
+
+impl Group {
+    fn of(message: &Message) -> Group {
+        Group { from: message.sender.process, to: message.receiver.process, path: message.path }
+    }
+}
+
 /// A summary of each group.
 pub fn by_group(messages: &[Message]) -> BTreeMap<Group, Summary> {
     let mut groups: BTreeMap<Group, Vec<Stages>> = BTreeMap::new();
     for message in messages {
-        let group = Group { from: message.sender.process, to: message.receiver.process, path: message.path };
-        groups.entry(group).or_default().push(message.stages);
+        groups.entry(Group::of(message)).or_default().push(message.stages);
     }
     groups.into_iter().map(|(group, stages)| (group, summarise(stages))).collect()
 }
@@ -86,23 +127,50 @@ fn row(
         // A histogram without bounds grows as far as it must.
         let _ = histogram.record(of(stages));
     }
-    let mean = |messages: &[Stages]| {
-        messages.iter().map(|stages| of(stages) as f64).sum::<f64>() / messages.len().max(1) as f64
-    };
     let summary = StageSummary {
         stage,
-        mean: mean(all),
+        mean: mean(all, &of),
         p50: histogram.value_at_quantile(0.5),
         p99: histogram.value_at_quantile(0.99),
         max: histogram.max(),
-        slowest: mean(slowest),
+        slowest: mean(slowest, &of),
     };
     (summary, histogram)
+}
+
+fn mean(messages: &[Stages], of: impl Fn(&Stages) -> u64) -> f64 {
+    messages.iter().map(|stages| of(stages) as f64).sum::<f64>() / messages.len().max(1) as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Party;
+
+    #[test]
+    fn the_slowest_connection_is_first_with_its_largest_stage() {
+        let message = |connection, wake| {
+            let mut stages = Stages::default();
+            stages.add(Stage::Copy, 10);
+            stages.add(Stage::Wake, wake);
+            Message {
+                window: 0,
+                connection,
+                sender: Party { port: connection as u16, ..Party::default() },
+                receiver: Party { port: 80, ..Party::default() },
+                path: Path::Link,
+                length: 1,
+                start: 0,
+                stages,
+                hold: None,
+            }
+        };
+        let found = by_connection(&[message(1, 0), message(2, 50), message(2, 70), message(3, 5)]);
+        let shown = found.iter().map(|one| (one.ports[0], one.messages, one.mean, one.largest));
+        let expected =
+            [(2, 2, 70.0, (Stage::Wake, 60.0)), (3, 1, 15.0, (Stage::Copy, 10.0)), (1, 1, 10.0, (Stage::Copy, 10.0))];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+    }
 
     #[test]
     fn the_tail_shows_which_stage_makes_it() {

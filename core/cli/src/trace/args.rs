@@ -49,6 +49,10 @@ pub struct TraceArgs {
     #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub timeline_messages: usize,
 
+    /// Also show so many connections, the slowest first
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub connections: usize,
+
     /// One JSON document instead of tables
     #[arg(long)]
     pub json: bool,

@@ -8,7 +8,7 @@ use netacc_trace::events::Trace;
 use netacc_trace::message::{Message, Messages, Path, Process};
 use netacc_trace::request::{requests, Request};
 use netacc_trace::stage::Stage;
-use netacc_trace::summary::{by_group, StageSummary, SLOWEST};
+use netacc_trace::summary::{by_connection, by_group, StageSummary, SLOWEST};
 use serde::Serialize;
 
 /// A trace, summarised.
@@ -16,6 +16,9 @@ use serde::Serialize;
 pub(super) struct Shown {
     /// Messages from one program to another on one path.
     messages: Vec<ShownGroup>,
+    /// The slowest connections, if they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    connections: Vec<ShownConnection>,
     /// Requests and their answers, where both were seen.
     requests: Vec<ShownRequests>,
     /// Messages that did not end in their window.
@@ -69,6 +72,19 @@ struct ShownGroup {
 }
 
 #[derive(Serialize)]
+struct ShownConnection {
+    from: String,
+    to: String,
+    path: String,
+    ports: [u16; 2],
+    messages: u64,
+    mean: f64,
+    p99: u64,
+    largest_stage: &'static str,
+    largest_stage_mean: f64,
+}
+
+#[derive(Serialize)]
 struct ShownRequests {
     client: String,
     server: String,
@@ -87,7 +103,8 @@ struct ShownPart {
 }
 
 impl Shown {
-    pub(super) fn of(processes: &[Process], messages: &Messages, lost_events: u64) -> Shown {
+    /// With the slowest `connections`.
+    pub(super) fn of(processes: &[Process], messages: &Messages, lost_events: u64, connections: usize) -> Shown {
         let name = |process: usize| name(processes, process);
         let groups = by_group(&messages.messages).into_iter().map(|(group, summary)| ShownGroup {
             from: name(group.from),
@@ -105,7 +122,24 @@ impl Shown {
                 requests: requests.len() as u64,
                 stages: parts(&requests),
             });
-        Shown { messages: messages_shown, requests: requests.collect(), cut: messages.cut, lost_events }
+        let slowest = by_connection(&messages.messages).into_iter().take(connections).map(|one| ShownConnection {
+            from: name(one.group.from),
+            to: name(one.group.to),
+            path: path_name(one.group.path),
+            ports: one.ports,
+            messages: one.messages,
+            mean: one.mean,
+            p99: one.p99,
+            largest_stage: one.largest.0.name(),
+            largest_stage_mean: one.largest.1,
+        });
+        Shown {
+            messages: messages_shown,
+            connections: slowest.collect(),
+            requests: requests.collect(),
+            cut: messages.cut,
+            lost_events,
+        }
     }
 
     /// How many messages there are.
@@ -133,6 +167,9 @@ impl Shown {
         for group in &self.messages {
             let ShownGroup { from, to, path, messages, .. } = group;
             text += &format!("{from} to {to}, {path}: {messages} messages, µs\n{}\n\n", group.table());
+        }
+        if !self.connections.is_empty() {
+            text += &format!("slowest connections, µs\n{}\n\n", connections(&self.connections));
         }
         for requests in &self.requests {
             let ShownRequests { client, server, path, requests: count, .. } = requests;
@@ -182,6 +219,21 @@ impl ShownRequests {
         }
         table
     }
+}
+
+fn connections(shown: &[ShownConnection]) -> Table {
+    let mut table = table(&["from", "to", "path", "ports", "messages", "mean", "p99", "largest stage", "its mean"]);
+    for one in shown {
+        let ports = format!("{} to {}", one.ports[0], one.ports[1]);
+        let mut cells: Vec<Cell> = [&one.from, &one.to, &one.path, &ports].into_iter().map(Cell::new).collect();
+        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+        cells.push(right(one.messages.to_string()));
+        cells.extend([one.mean, one.p99 as f64].map(|time| right(format!("{:.2}", time / 1000.0))));
+        cells.push(Cell::new(one.largest_stage));
+        cells.push(right(format!("{:.2}", one.largest_stage_mean / 1000.0)));
+        table.add_row(cells);
+    }
+    table
 }
 
 fn table(heads: &[&str]) -> Table {
