@@ -202,7 +202,7 @@ impl Shown {
 impl ShownGroup {
     fn table(&self) -> Table {
         let slowest = format!("slowest 1 in {SLOWEST}");
-        let mut table = table(&["stage", "mean", "p50", "p99", "max", &slowest]);
+        let mut table = table(1, &["stage", "mean", "p50", "p99", "max", &slowest]);
         for StageSummary { stage, mean, p50, p99, max, slowest } in &self.stages {
             let times = [*mean, *p50 as f64, *p99 as f64, *max as f64, *slowest];
             table.add_row(row(stage, &times));
@@ -213,7 +213,7 @@ impl ShownGroup {
 
 impl ShownRequests {
     fn table(&self) -> Table {
-        let mut table = table(&["part", "mean", "p50", "p99"]);
+        let mut table = table(1, &["part", "mean", "p50", "p99"]);
         for ShownPart { part, mean, p50, p99 } in &self.stages {
             table.add_row(row(part, &[*mean, *p50 as f64, *p99 as f64]));
         }
@@ -222,7 +222,7 @@ impl ShownRequests {
 }
 
 fn connections(shown: &[ShownConnection]) -> Table {
-    let mut table = table(&["from", "to", "path", "ports", "messages", "mean", "p99", "largest stage", "its mean"]);
+    let mut table = table(4, &["from", "to", "path", "ports", "messages", "mean", "p99", "largest stage", "its mean"]);
     for one in shown {
         let ports = format!("{} to {}", one.ports[0], one.ports[1]);
         let mut cells: Vec<Cell> = [&one.from, &one.to, &one.path, &ports].into_iter().map(Cell::new).collect();
@@ -236,11 +236,12 @@ fn connections(shown: &[ShownConnection]) -> Table {
     table
 }
 
-fn table(heads: &[&str]) -> Table {
+/// The first `left` columns are of text.
+fn table(left: usize, heads: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     let right = |(column, head): (usize, &&str)| {
-        let alignment = if column == 0 { CellAlignment::Left } else { CellAlignment::Right };
+        let alignment = if column < left { CellAlignment::Left } else { CellAlignment::Right };
         Cell::new(head).set_alignment(alignment)
     };
     table.set_header(heads.iter().enumerate().map(right));
