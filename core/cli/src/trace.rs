@@ -24,6 +24,9 @@ use capture::{capture, Capture, Plan};
 use recording::Traced;
 use show::{Clocks, Shown};
 
+/// The doubt about a trace with more events than are kept.
+const FULL: &str = "the trace ended early, with ten million events: use shorter windows";
+
 /// Exit status if no message was seen as a whole.
 const NOTHING_SEEN: u8 = 7;
 
@@ -169,7 +172,7 @@ fn traced(args: &TraceArgs, file: Option<Output>) -> Result<Seen, TraceError> {
     let plan = Plan { duration: args.duration, window: args.window, every: args.every };
     let progress = !args.json && io::stderr().is_terminal();
     let named = !args.pids.is_empty();
-    let Capture { trace, lost } =
+    let Capture { trace, lost, full } =
         capture(processes(&args.pids)?, named, plan, progress, &|| STOP.load(Ordering::Relaxed))?;
     if let Some(mut file) = file {
         let written = trace.write(&mut file.out).and_then(|()| file.out.flush());
@@ -177,7 +180,13 @@ fn traced(args: &TraceArgs, file: Option<Output>) -> Result<Seen, TraceError> {
     }
     let windows =
         trace.windows.into_iter().map(|window| Window { counted_until: window.counted_until, events: window.events });
-    Ok(Seen { processes: trace.processes, windows: windows.collect(), lost, clocks: None, warnings: Vec::new() })
+    Ok(Seen {
+        processes: trace.processes,
+        windows: windows.collect(),
+        lost,
+        clocks: None,
+        warnings: if full { vec![FULL.to_owned()] } else { Vec::new() },
+    })
 }
 
 /// Joins the events of two hosts.

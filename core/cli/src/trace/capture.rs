@@ -18,6 +18,8 @@ use crate::ss::{query, query_with};
 const GRACE: Duration = Duration::from_micros(200);
 /// While a window is open its events are taken at these intervals, before the memory is full.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
+/// More events are not kept: they would take gigabytes. Arbitrary.
+const MOST_EVENTS: usize = 10_000_000;
 /// For so long the clocks are compared before the first window. More readings come at the end.
 const CALIBRATION: Duration = Duration::from_millis(20);
 
@@ -26,6 +28,8 @@ pub(super) struct Capture {
     pub(super) trace: Trace,
     /// Events that were lost.
     pub(super) lost: u64,
+    /// It ended before its time, because it had too many events.
+    pub(super) full: bool,
 }
 
 /// A process that is traced until this is dropped.
@@ -104,9 +108,11 @@ pub(super) fn capture(
     let begun = Instant::now();
     let mut windows = Vec::new();
     let mut lost = 0;
-    while begun.elapsed() < plan.duration && !stop() {
+    let mut kept = 0;
+    while begun.elapsed() < plan.duration && kept < MOST_EVENTS && !stop() {
         let number = next_window(plan.every);
         let (raw, missed) = window(&mut tracees, clock, &rough, plan);
+        kept += raw.events.len();
         windows.push(Raw { number, ..raw });
         lost += missed;
         bar.set_position(begun.elapsed().as_millis().min(plan.duration.as_millis()) as u64);
@@ -116,7 +122,7 @@ pub(super) fn capture(
     drop(tracees);
     let windows = windows.iter().map(|raw| stamp(raw, &scale)).collect();
     let host = gethostname().map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned());
-    Ok(Capture { trace: Trace { host, processes, windows }, lost })
+    Ok(Capture { trace: Trace { host, processes, windows }, lost, full: kept >= MOST_EVENTS })
 }
 
 /// Waits for the next multiple of the time between windows, unless the last one has just passed, and returns its number. Hosts
@@ -149,10 +155,10 @@ fn window(tracees: &mut [Tracee], clock: Clock, scale: &Scale, plan: Plan) -> (R
     loop {
         let left = end.saturating_duration_since(Instant::now());
         std::thread::sleep(left.min(DRAIN_INTERVAL));
-        if left.is_zero() {
+        lost += drain(tracees, &mut raw);
+        if left.is_zero() || raw.events.len() >= MOST_EVENTS {
             break;
         }
-        lost += drain(tracees, &mut raw);
     }
     for tracee in &*tracees {
         tracee.memory.close();
