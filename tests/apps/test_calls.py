@@ -178,6 +178,7 @@ CASES = {
     # processes.c
     "by_vfork": STARTED,
     "vfork_in_vain": BRIEFLY,
+    "vfork_resets_action": BRIEFLY,
     "vfork_shares_memory": ON_LINK,
     "vfork_sends": ON_LINK,
     "vfork_twice": ON_LINK,

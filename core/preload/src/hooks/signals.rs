@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use libc::{sigaction as Action, sighandler_t};
 
 use super::hooks;
-use crate::ops::signals;
-use crate::os::access::fault::{go_through, with_the_programs};
+use crate::ops::signals::{self, on_action};
+use crate::os::access::fault::go_through;
 use crate::os::real;
 
 /// For `netacc-loader`, which runs a static program in this process: see [`go_through`].
@@ -25,23 +25,23 @@ hooks! {
     }
 
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        with_the_programs(signal, || real::signal(signal, handler))
+        on_action(signal, || real::signal(signal, handler))
     }
 
     fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        with_the_programs(signal, || real::bsd_signal(signal, handler))
+        on_action(signal, || real::bsd_signal(signal, handler))
     }
 
     fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        with_the_programs(signal, || real::ssignal(signal, handler))
+        on_action(signal, || real::ssignal(signal, handler))
     }
 
     fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        with_the_programs(signal, || real::sysv_signal(signal, handler))
+        on_action(signal, || real::sysv_signal(signal, handler))
     }
 
     fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        with_the_programs(signal, || real::__sysv_signal(signal, handler))
+        on_action(signal, || real::__sysv_signal(signal, handler))
     }
 
     fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t {
@@ -49,10 +49,10 @@ hooks! {
     }
 
     fn sigignore(signal: c_int) -> c_int {
-        with_the_programs(signal, || real::sigignore(signal))
+        on_action(signal, || real::sigignore(signal))
     }
 
     fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
-        with_the_programs(signal, || real::siginterrupt(signal, interrupts))
+        on_action(signal, || real::siginterrupt(signal, interrupts))
     }
 }

@@ -20,7 +20,7 @@ use super::readiness::of_program as readiness;
 use super::sockets::of_program as sockets;
 use crate::control::shortage::opening;
 use crate::ops::raw::{self, Mask};
-use crate::os::access::fault::with_the_programs;
+use crate::ops::signals::on_action;
 use crate::os::{self, real};
 use crate::sandbox;
 
@@ -91,7 +91,7 @@ hooks! {
                 raw::pselect6(fd, [b as _, c as _, d as _], e as _, f as _),
                 (number, [a, b, c, d, e, f]),
             ),
-            libc::SYS_rt_sigaction => with_the_programs(fd, || real::syscall(number, a, b, c, d, e, f)),
+            libc::SYS_rt_sigaction => on_action(fd, || real::syscall(number, a, b, c, d, e, f)),
             libc::SYS_pidfd_getfd => aside::pidfd_getfd(fd, b as _, c as _).into(),
             libc::SYS_io_uring_setup => crate::ops::aside::make_ring(a as _, b as _),
             libc::SYS_io_uring_enter if !crate::ops::aside::before_enter(fd, b as _, d as _) => -1,

@@ -6,6 +6,16 @@ use libc::{sigaction as Action, sighandler_t, sigset_t};
 
 use crate::os::access::fault;
 use crate::os::real;
+use crate::vfork;
+
+/// Makes a call that sets or reports the program's action on `signal`.
+pub fn on_action<R>(signal: c_int, call: impl FnOnce() -> R) -> R {
+    if vfork::is_child() {
+        fault::in_child(signal, call)
+    } else {
+        fault::with_the_programs(signal, call)
+    }
+}
 
 /// `sigaction`.
 ///
@@ -19,7 +29,7 @@ pub unsafe fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> 
     // SAFETY: all-zero is a valid action.
     let mut before: Action = unsafe { std::mem::zeroed() };
     // SAFETY: null or a valid action, and one that is writable.
-    let rc = fault::with_the_programs(signal, || unsafe { real::sigaction(signal, given, &mut before) });
+    let rc = on_action(signal, || unsafe { real::sigaction(signal, given, &mut before) });
     if rc == 0 && !old.is_null() {
         // SAFETY: not null, and valid as the C function has it.
         unsafe { *old = before };
@@ -45,7 +55,7 @@ pub unsafe fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t {
         libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
         libc::sigaddset(&mut only, signal);
         let mut before: Action = std::mem::zeroed();
-        let result = fault::with_the_programs(signal, || {
+        let result = on_action(signal, || {
             real::sigaction(signal, std::ptr::null(), &mut before);
             real::sigset(signal, disposition)
         });

@@ -3,6 +3,7 @@
 #include "processes.h"
 
 #include <sched.h>
+#include <setjmp.h>
 
 void await_readable(int fd)
 {
@@ -103,6 +104,44 @@ static void vfork_in_vain(void)
     show_end(c.client);
 }
 
+static volatile int changed;
+static sigjmp_buf fault_handled;
+
+static void handle_fault(int signal)
+{
+    siglongjmp(fault_handled, signal);
+}
+
+/* A child that resets an action, as one does before it starts a program: its parent's is as it was. */
+static void vfork_resets_action(void)
+{
+    struct connection c = linked();
+    struct sigaction action = {.sa_handler = handle_fault}, before, after;
+    must(sigaction(SIGSEGV, &action, NULL));
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) {
+        struct sigaction reset = {.sa_handler = SIG_DFL}, again;
+        if (sigaction(SIGSEGV, &reset, &before) || sigaction(SIGSEGV, NULL, &again))
+            _exit(9);
+        changed = again.sa_handler == SIG_DFL;
+        execve("/nonexistent", hold_arguments, environ);
+        _exit(5);
+    }
+    reap(child);
+    must(sigaction(SIGSEGV, NULL, &after));
+    show("changed", changed);
+    show("before", before.sa_handler == handle_fault);
+    show("after", after.sa_handler == handle_fault);
+    int caught = sigsetjmp(fault_handled, 1);
+    if (!caught)
+        must(kill(getpid(), SIGSEGV));
+    show("caught", caught);
+    exchange(c);
+    close(c.server);
+    show_end(c.client);
+}
+
 static void serve_as_daemon(struct connection c)
 {
     close(c.client);
@@ -111,8 +150,6 @@ static void serve_as_daemon(struct connection c)
 }
 
 /* ---- children that share memory ---- */
-
-static volatile int changed;
 
 /* The parent sleeps until its child ends, sees what that has written to memory, and has its descriptors as before. */
 static void vfork_shares_memory(void)
@@ -384,6 +421,7 @@ static void shutdown_by_child(void)
 const struct test_case process_cases[] = {
     {"by_vfork", by_vfork},
     {"vfork_in_vain", vfork_in_vain},
+    {"vfork_resets_action", vfork_resets_action},
     {"vfork_shares_memory", vfork_shares_memory},
     {"vfork_sends", vfork_sends},
     {"vfork_twice", vfork_twice},

@@ -253,6 +253,16 @@ pub fn with_the_programs<R>(signal: c_int, call: impl FnOnce() -> R) -> R {
     })
 }
 
+/// As [`with_the_programs`], in a child that shares the memory of its parent and has actions of its own: the record is its
+/// parent's and stays as it is. From then on the child's action is the program's, without ours beneath it.
+pub fn in_child<R>(signal: c_int, call: impl FnOnce() -> R) -> R {
+    let action = action_of(signal).filter(|_| is_installed());
+    if let Some(action) = action.filter(|_| is_ours(Wanted::current(signal))) {
+        action.load().set(signal);
+    }
+    call()
+}
+
 /// In a forked child: another thread of the parent may have been changing an action, and does not exist here.
 pub fn after_fork_child() {
     for action in &ACTIONS {
