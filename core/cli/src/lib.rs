@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod doctor;
+pub mod explain;
 pub mod lat;
 pub mod record;
 pub mod sim;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use netacc_cli::{bench, doctor, lat, sim, switch, trace};
+use netacc_cli::{bench, doctor, explain, lat, sim, switch, trace};
 use netacc_microvm::{cli as lab, guest};
 
 /// An open NetACC: unmodified TCP programs over RDMA or shared memory.
@@ -25,6 +25,7 @@ Examples:
   netacc bench redis --record before; netacc report before
   netacc lat --serve 10.0.0.1 / netacc lat 10.0.0.1   round trips between two hosts, on all paths
   netacc demote -p PID; netacc promote -p PID        off the links and back, under load
+  netacc explain -p PID :6379                        why its connections are on a link, or on TCP
   netacc trace -p PID -p PID --duration 2s           where the time of each message goes, stage by stage
   netacc report before after                         what has changed, with intervals
   netacc sim list; netacc sim sweep incast            what-if studies in simulation
@@ -39,6 +40,8 @@ enum Command {
     Demote(switch::SwitchArgs),
     /// Let connections of demoted processes back onto links
     Promote(switch::SwitchArgs),
+    /// Why connections of a running process are on a link or on TCP, and what would change it
+    Explain(explain::ExplainArgs),
     /// Where the time of each message goes, between running processes
     Trace(trace::args::TraceArgs),
     /// Show which backends work here, and why the others do not
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         },
         Command::Demote(args) => switch::demote(&args),
         Command::Promote(args) => switch::promote(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lat(args) => lat::run(&args),
