@@ -44,7 +44,8 @@ def test_stack_and_tcp_within_one_host(lab: Lab) -> None:
     expected = [[size, path] for size in ("2", "4", "8") for path in ("stack", "tcp")]
     assert [row for row in rows if row in expected] == expected, done.stdout
     assert "\nstack, 8 bytes:\n" in done.stdout and done.stdout.count("cumulative") == len(expected)
-    assert not done.stderr, "progress is for terminals"
+    # A machine with other work is named; progress is for terminals.
+    assert all("WARNING" in line for line in done.stderr.splitlines()), done.stderr
 
 
 def test_the_largest_messages(lab: Lab) -> None:
