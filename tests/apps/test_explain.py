@@ -12,7 +12,7 @@ from tests.apps.lib.lab import Lab
 from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.lib.paths import binaries
 from tests.apps.lib.process import Process
-from tests.apps.test_switch import switch, wait_linked
+from tests.apps.test_switch import redis_under_load, switch
 
 CLIENTS = 4
 
@@ -31,13 +31,7 @@ def explained(process: Process, *arguments: str) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("library")
 def test_connections_on_links_and_demoted(lab: Lab) -> None:
-    port = free_port()
-    command = ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
-    server = lab.start("redis-server", command, accelerated=True)
-    wait_listening(port, server)
-    command = ["redis-benchmark", "-p", str(port), "-t", "set", "-c", str(CLIENTS), "-n", "100000000", "-q"]
-    load = lab.start("redis-benchmark", command, accelerated=True)
-    wait_linked(server, load, CLIENTS)
+    server, load, port = redis_under_load(lab, CLIENTS)
     on_links = [one for one in explained(server, f":{port}") if one["path"] == "link"]
     assert sum(len(one["descriptors"]) for one in on_links) >= CLIENTS
     assert on_links[0]["why"] == "It is on a link of shm."

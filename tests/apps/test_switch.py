@@ -48,21 +48,22 @@ def wait_linked(process: Process, load: Process, at_least: int) -> None:
         assert time.monotonic() < deadline, f"{linked(process)} of {at_least} connections are on links"
 
 
-@pytest.mark.parametrize("side", ["server", "client"])
-@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
-def test_redis_under_load(mode: Mode, side: str, lab: Lab) -> None:
+def redis_under_load(lab: Lab, clients: int) -> tuple[Process, Process, int]:
+    """A server and a load that lasts, all of it on links, and the server's port."""
     port = free_port()
-    server = lab.start(
-        "redis-server",
-        ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"],
-        accelerated=mode.server,
-    )
+    command = ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
+    server = lab.start("redis-server", command, accelerated=True)
     wait_listening(port, server)
-    load = lab.start(
-        "redis-benchmark",
-        ["redis-benchmark", "-p", str(port), "-t", "set", "-c", str(CLIENTS), "-n", "100000000", "-q"],
-        accelerated=mode.client,
-    )
+    command = ["redis-benchmark", "-p", str(port), "-t", "set", "-c", str(clients), "-n", "100000000", "-q"]
+    load = lab.start("redis-benchmark", command, accelerated=True)
+    wait_linked(server, load, clients)
+    return server, load, port
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+@pytest.mark.usefixtures("library")
+def test_redis_under_load(side: str, lab: Lab) -> None:
+    server, load, port = redis_under_load(lab, CLIENTS)
     target = server if side == "server" else load
     for _ in range(ROUNDS):
         wait_linked(server, load, CLIENTS)

@@ -11,10 +11,9 @@ import pytest
 from netacc_lab import analysis
 
 from tests.apps.lib.lab import Lab
-from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.lib.paths import binaries
 from tests.apps.lib.process import Process
-from tests.apps.test_switch import switch, wait_linked
+from tests.apps.test_switch import redis_under_load, switch
 
 CLIENTS = 4
 # Longer than the scheduler of a busy machine keeps a process away, so that messages end within a window.
@@ -42,13 +41,7 @@ def traced(processes: list[Process], *arguments: str) -> dict[str, Any]:
 def redis(request: pytest.FixtureRequest, lab: Lab) -> tuple[Process, Process]:
     """A server and a load that lasts, with the library."""
     request.getfixturevalue("library")
-    port = free_port()
-    command = ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
-    server = lab.start("redis-server", command, accelerated=True)
-    wait_listening(port, server)
-    command = ["redis-benchmark", "-p", str(port), "-t", "set", "-c", str(CLIENTS), "-n", "100000000", "-q"]
-    load = lab.start("redis-benchmark", command, accelerated=True)
-    wait_linked(server, load, CLIENTS)
+    server, load, _ = redis_under_load(lab, CLIENTS)
     return server, load
 
 

@@ -36,7 +36,7 @@ pub(crate) fn set_end(to: u64) -> i64 {
                 unsafe { libc::mprotect(old as *mut _, (new - old) as usize, access) == 0 }
             }
             std::cmp::Ordering::Greater => {
-                // What comes back later has to be zero. SAFETY: within the mapping; the program gives it up.
+                // Memory that the program takes again has to be zero. SAFETY: within the mapping; the program gives it up.
                 unsafe { libc::madvise(new as *mut _, (old - new) as usize, libc::MADV_DONTNEED) == 0 }
             }
             std::cmp::Ordering::Equal => true,

@@ -100,7 +100,7 @@ impl Start {
         }
     }
 
-    /// What the kernel would have put on the program's stack.
+    /// The program's stack, as the kernel would have made it.
     fn initial_words(&self, program: &CStr, elf: &Elf<'_>, bias: u64) -> Vec<u64> {
         let mut words = vec![self.argc as u64];
         words.extend(strings(self.argv).map(|string| string.as_ptr() as u64));

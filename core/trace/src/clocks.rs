@@ -136,7 +136,7 @@ fn shortest(from: &SavedWindow, to: &SavedWindow) -> Option<(i64, u64)> {
     let mut calls: HashMap<(usize, u32), u64> = HashMap::new();
     for Stamped { time, process, event } in &from.events {
         let thread = (*process, event.thread);
-        // What is recorded behind the post may be later than the arrival, because the sender can lose its processor there.
+        // A sender can lose its processor behind the post, and record its next event later than the arrival.
         match event.point {
             Point::Send => calls.insert(thread, *time),
             Point::Copied => sent.insert(end(event, event.lower, false), *time),

@@ -22,7 +22,7 @@ use nix::time::{clock_gettime, ClockId};
 pub enum Clock {
     /// CLOCK_MONOTONIC.
     Monotonic,
-    /// The time stamp counter: a reading takes less than half as long.
+    /// The time stamp counter, which a program reads without a call.
     Tsc,
 }
 

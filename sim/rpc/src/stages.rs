@@ -90,7 +90,7 @@ impl Underway {
         end: u64,
     ) -> Vec<TracedMessage> {
         let mut done = Vec::new();
-        // What comes behind the call in the same turn is not of the message.
+        // The rest of the turn, behind the call, is not of the message.
         let behind = match job.step.part {
             Part::Whole => now.saturating_since(job.begun).saturating_sub(cost),
             Part::Read | Part::Write => Duration::ZERO,
