@@ -1,0 +1,143 @@
+//! The datagrams of one flow, from one socket to another, in memory that both processes map.
+//!
+//! The sockets stay the kernel's. A datagram takes the ring if the receiver is awake and there is room, and otherwise the
+//! kernel's socket. So nothing here wakes a thread: a receiver that sleeps, in whatever call, sleeps in the kernel, and is
+//! woken by a datagram of the kernel's. This needs three rules:
+//!
+//! 1. **Sleep.** A receiver that is about to sleep says so ([`Receiver::fall_asleep`]) and looks at the ring once more. A
+//!    sender that finds it asleep after it has placed a record takes that record back ([`Sender::send`]), unless the
+//!    receiver has it already, and sends the datagram by the kernel. So each datagram takes exactly one of the two ways,
+//!    and none waits for a sleeper. Each sleep has a number. A sender that has sent a datagram by the kernel during a
+//!    sleep has woken the receiver, and uses the ring until the next sleep begins: the rest of a burst to a sleeper.
+//! 2. **From the kernel to the ring.** The sender counts the datagrams of the flow that went by the kernel, and each record
+//!    has that count. The receiver counts those that have come, and takes a record once it has as many
+//!    ([`Receiver::is_due`]). Whenever it finds that the kernel has no datagram, and no send by the kernel is going on, it
+//!    sets its count to the sender's, because the kernel drops some ([`Receiver::kernel_was_empty`]). Before that has
+//!    happened once, it takes no record, and says so. So that it happens, nothing goes by the kernel meanwhile to a
+//!    receiver that is awake: what a full ring has no room for is dropped, as the kernel drops it then.
+//! 3. **From the ring to the kernel.** A receiver is asleep only while its ring is empty. So a datagram that a sleeper gets
+//!    from the kernel is behind all records. A receiver that is awake, and has found a datagram in the kernel, takes it
+//!    only if no record is due then.
+//!
+//! With 2. and 3. the datagrams of a flow keep their order, unless the kernel drops some of them.
+//!
+//! # Memory
+//!
+//! Two regions, each written by the other end, as with a queue pair's WRITEs. Positions count bytes from the beginning of
+//! the flow, and lie at *position mod capacity*.
+//!
+//! | region | of | word | meaning |
+//! | --- | --- | --- | --- |
+//! | inbox | the receiver | 0 | the position at which the next record begins |
+//! | | | 8, 16 | the number of sends by the kernel that have begun, and that have ended, plus one; 0 before they are counted |
+//! | | | 64 on | records: a word of header, and bytes up to a multiple of 8 |
+//! | outbox | the sender | 0 | the position up to which records are consumed, late by up to a quarter of the ring |
+//! | | | 64 | [`State`] of the receiver in the lowest two bits, then whether it is new, then the number of its sleeps |
+//!
+//! Either end may write anything there at any time. What is read is checked, and a false value ends the flow.
+
+#![expect(unsafe_code, reason = "copies between a program's buffers and shared memory")]
+
+mod receiver;
+mod sender;
+#[cfg(test)]
+mod tests;
+
+pub use receiver::{Receiver, Record};
+pub use sender::{Refusal, Sender};
+
+/// Bytes of the sender's region.
+pub const OUTBOX_LEN: usize = 128;
+/// Bytes of the receiver's region for a ring of `capacity` bytes, a power of two.
+pub const fn inbox_len(capacity: usize) -> usize {
+    RECORDS + capacity
+}
+
+/// Where records begin in the inbox.
+const RECORDS: usize = 64;
+const TAIL: usize = 0;
+const BEGUN: usize = 8;
+const ENDED: usize = 16;
+const HEAD: usize = 0;
+const STATUS: usize = 64;
+/// Bytes of a record's header. Records are as long as a multiple of this.
+const HEADER: u64 = 8;
+
+/// What a receiver says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has not looked at the ring yet, or several of its threads sleep: send by the kernel. The value of fresh memory.
+    Asleep,
+    /// It looks at the ring before it sleeps.
+    Awake,
+    /// It takes no more from the ring.
+    Closed,
+    /// One thread sleeps in the kernel: a datagram there wakes it, and it looks at the ring before it sleeps again.
+    Dozing,
+}
+
+/// A [`State`], whether the receiver is new (it takes no record yet), and the number of the sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Status(u64);
+
+impl Status {
+    fn new(state: State, is_new: bool, sleeps: u64) -> Status {
+        Status(state as u64 | u64::from(is_new) << 2 | sleeps << 3)
+    }
+
+    fn is_new(self) -> bool {
+        self.0 & 4 != 0
+    }
+
+    fn state(self) -> State {
+        [State::Asleep, State::Awake, State::Closed, State::Dozing][self.0 as usize % 4]
+    }
+}
+
+/// The capacity of a ring in an inbox of so many bytes; `None` if it is none.
+fn capacity_of(inbox: usize) -> Option<u64> {
+    let capacity = inbox.checked_sub(RECORDS)?;
+    (capacity.is_power_of_two() && capacity >= 64).then_some(capacity as u64)
+}
+
+/// A record's header: length in the lower half, then the kind, then the lowest bits of the count of datagrams by the kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Header(u64);
+
+const KIND: u64 = 0xff << 32;
+/// A datagram that nobody has taken yet.
+const READY: u64 = 1 << 32;
+/// The receiver has taken it.
+const TAKEN: u64 = 2 << 32;
+/// The sender has taken it back.
+const REVOKED: u64 = 3 << 32;
+/// No datagram: the rest of the ring was too short for one.
+const PADDING: u64 = 4 << 32;
+const BY_KERNEL_SHIFT: u32 = 40;
+impl Header {
+    fn new(kind: u64, len: u64) -> Header {
+        Header(kind | len)
+    }
+
+    fn kind(self) -> u64 {
+        self.0 & KIND
+    }
+
+    fn len(self) -> u64 {
+        self.0 & u64::from(u32::MAX)
+    }
+
+    /// The lowest 24 bits of the count, in the highest of the word.
+    fn by_kernel(self) -> u32 {
+        (self.0 >> BY_KERNEL_SHIFT << 8) as u32
+    }
+
+    fn with_kind(self, kind: u64) -> Header {
+        Header(self.0 & !KIND | kind)
+    }
+
+    /// Bytes of the whole record.
+    fn extent(self) -> u64 {
+        HEADER + self.len().next_multiple_of(HEADER)
+    }
+}

@@ -1,0 +1,246 @@
+//! The receiving end of a flow.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+use netacc_device::Memory;
+
+use crate::{
+    capacity_of, Header, State, Status, BEGUN, ENDED, HEAD, HEADER, PADDING, READY, RECORDS, REVOKED, STATUS, TAIL,
+    TAKEN,
+};
+
+/// A datagram at the front of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    at: u64,
+    pub(crate) header: u64,
+}
+
+impl Record {
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        Header(self.header).len() as usize
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The receiving end. One thread at a time, but for [`has_more`](Receiver::has_more).
+#[derive(Debug)]
+pub struct Receiver {
+    inbox: Memory,
+    outbox: Memory,
+    capacity: u64,
+    head: u64,
+    /// The head that the sender knows.
+    published: u64,
+    state: State,
+    sleeps: u64,
+    /// The sender has broken the rules: nothing that it has written counts any more.
+    refused: bool,
+    /// The number of the flow's datagrams that came by the kernel; `None` before it is known.
+    by_kernel: Option<u64>,
+}
+
+impl Receiver {
+    /// With the own inbox and the sender's outbox. `None` if their lengths are not those of a flow.
+    pub fn new(inbox: Memory, outbox: Memory) -> Option<Receiver> {
+        let capacity = capacity_of(inbox.len())?;
+        (outbox.len() >= crate::OUTBOX_LEN).then_some(Receiver {
+            inbox,
+            outbox,
+            capacity,
+            head: 0,
+            published: 0,
+            state: State::Asleep,
+            sleeps: 0,
+            refused: false,
+            by_kernel: None,
+        })
+    }
+
+    /// Whether the ring may have a datagram. Cheap: for a loop that spins.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.tail() != self.head && !self.refused
+    }
+
+    /// A number that grows with each datagram that arrives.
+    pub fn arrivals(&self) -> u64 {
+        self.tail()
+    }
+
+    /// The datagram at the front. Skips what the sender has taken back.
+    #[inline]
+    pub fn front(&mut self) -> Option<Record> {
+        loop {
+            let waiting = self.tail().wrapping_sub(self.head);
+            if waiting == 0 || self.refused {
+                return None;
+            }
+            let header = Header(self.header_at(self.head).load(Acquire));
+            let left = self.capacity - self.head % self.capacity;
+            if waiting > self.capacity || header.extent() > waiting.min(left) {
+                return self.refuse();
+            }
+            match header.kind() {
+                READY => return Some(Record { at: self.head, header: header.0 }),
+                REVOKED | PADDING => self.advance(header.extent()),
+                _ => return self.refuse(),
+            }
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self) -> Option<Record> {
+        self.close();
+        self.refused = true;
+        None
+    }
+
+    /// Whether all that was sent by the kernel before the record at the front has come, as far as is known.
+    #[inline]
+    pub fn is_due(&self, record: &Record) -> bool {
+        let ahead = |come: u64| ((come << 8) as u32).wrapping_sub(Header(record.header).by_kernel()) as i32;
+        self.by_kernel.is_some_and(|come| ahead(come) >= 0)
+    }
+
+    /// How many datagrams of the flow the sender has sent by the kernel, plus one; 0 before it counts them. Read it before the kernel is asked for one: see
+    /// [`kernel_was_empty`](Receiver::kernel_was_empty).
+    pub fn sent_by_kernel(&self) -> u64 {
+        self.counter(ENDED)
+    }
+
+    /// Whether what the kernel has now was sent before anything that the ring gets later: a send by the kernel has begun
+    /// whose datagram has not come, as far as is known, or no record is taken yet.
+    pub fn expects_by_kernel(&self) -> bool {
+        self.by_kernel.is_none_or(|come| self.counter(BEGUN) > come)
+    }
+
+    /// The kernel had no datagram after `sent` was [read](Receiver::sent_by_kernel): all of those have come, or were
+    /// dropped.
+    pub fn kernel_was_empty(&mut self, sent: u64) {
+        if sent != 0 && self.counter(BEGUN) == sent {
+            let was_new = self.by_kernel.replace(sent).is_none();
+            if was_new {
+                self.enter(self.state);
+            }
+        }
+    }
+
+    fn counter(&self, offset: usize) -> u64 {
+        self.inbox.word(offset).map_or(0, |word| word.load(SeqCst))
+    }
+
+    /// A datagram of the flow was received from the kernel.
+    pub fn came_by_kernel(&mut self) {
+        self.by_kernel = self.by_kernel.map(|come| come.wrapping_add(1));
+    }
+
+    /// Takes the datagram at the front for good. `false`: the sender has taken it back meanwhile.
+    #[inline]
+    pub fn claim(&mut self, record: &Record) -> bool {
+        let taken = Header(record.header).with_kind(TAKEN).0;
+        self.header_at(record.at).compare_exchange(record.header, taken, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Copies bytes of a record from `skip` on.
+    ///
+    /// # Safety
+    /// `to..to + len` is writable.
+    #[inline]
+    pub unsafe fn copy(&self, record: &Record, skip: usize, to: *mut u8, len: usize) {
+        debug_assert!(skip + len <= record.len(), "within the record");
+        // SAFETY: by the caller.
+        let fits = unsafe { self.inbox.read_into(self.offset(record.at) + HEADER as usize + skip, to, len) };
+        debug_assert!(fits, "`front` has checked the record's extent");
+    }
+
+    /// The claimed record is not needed any more.
+    #[inline]
+    pub fn release(&mut self, record: &Record) {
+        debug_assert_eq!(record.at, self.head, "records are released in order");
+        self.advance(Header(record.header).extent());
+    }
+
+    #[inline]
+    fn advance(&mut self, extent: u64) {
+        self.head += extent;
+        if self.head - self.published >= self.capacity / 4 {
+            self.publish();
+        }
+    }
+
+    fn publish(&mut self) {
+        self.published = self.head;
+        if let Some(word) = self.outbox.word(HEAD) {
+            word.store(self.head, Release);
+        }
+    }
+
+    /// From now on the ring is looked at before this end sleeps.
+    #[inline]
+    pub fn stay_awake(&mut self) {
+        if matches!(self.state, State::Asleep | State::Dozing) {
+            self.enter(State::Awake);
+        }
+    }
+
+    /// Whether the kernel has never been [empty](Receiver::kernel_was_empty).
+    pub fn is_new(&self) -> bool {
+        self.by_kernel.is_none()
+    }
+
+    /// A thread is about to sleep in the kernel, `alone` or while others do. `false`: there are datagrams in the ring, and
+    /// it must not sleep.
+    pub fn fall_asleep(&mut self, alone: bool) -> bool {
+        if self.state == State::Closed {
+            return self.front().is_none();
+        }
+        self.publish();
+        self.sleeps += 1;
+        self.enter(if alone { State::Dozing } else { State::Asleep });
+        let sleeps = self.front().is_none();
+        if alone && !sleeps {
+            self.stay_awake();
+        }
+        sleeps
+    }
+
+    /// No datagram takes the ring from now on. Those that are there can still be taken.
+    pub fn close(&mut self) {
+        self.enter(State::Closed);
+    }
+
+    /// Whether [`close`](Receiver::close) was called, or the sender has broken the rules.
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    fn enter(&mut self, state: State) {
+        self.state = state;
+        if let Some(word) = self.outbox.word(STATUS) {
+            // Ordered before the next look at the tail: see `Sender::send`.
+            word.swap(Status::new(state, self.by_kernel.is_none(), self.sleeps).0, SeqCst);
+        }
+    }
+
+    #[inline]
+    fn tail(&self) -> u64 {
+        self.inbox.word(TAIL).map_or(0, |word| word.load(SeqCst))
+    }
+
+    fn offset(&self, at: u64) -> usize {
+        RECORDS + (at % self.capacity) as usize
+    }
+
+    /// The header at a position: positions are multiples of 8.
+    #[inline]
+    fn header_at(&self, at: u64) -> &AtomicU64 {
+        self.inbox.word(self.offset(at)).expect("within the inbox, by its length")
+    }
+}

@@ -1,0 +1,196 @@
+//! The sending end of a flow.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+use netacc_device::Memory;
+
+use crate::{
+    capacity_of, Header, State, Status, BEGUN, BY_KERNEL_SHIFT, ENDED, HEAD, HEADER, PADDING, READY, RECORDS, REVOKED,
+    STATUS, TAIL,
+};
+
+/// Why a datagram does not take the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The receiver sleeps, or does not look at the ring.
+    Asleep,
+    /// There is no room now.
+    Full,
+    /// There is no room now, and the receiver is new: the datagram is dropped.
+    Dropped,
+    /// It is too long for any ring of this capacity.
+    TooLong,
+    /// The receiver has closed the flow, or has broken its rules: no datagram takes this ring any more.
+    Closed,
+}
+
+/// The sending end. One thread at a time.
+#[derive(Debug)]
+pub struct Sender {
+    inbox: Memory,
+    outbox: Memory,
+    capacity: u64,
+    tail: u64,
+    /// The last head that was read.
+    head: u64,
+    /// Sends by the kernel that have begun, and that have ended.
+    begun: u64,
+    ended: u64,
+    closed: bool,
+    /// The status at which the last datagram that went by the kernel found the receiver.
+    found: Status,
+    /// That datagram has been sent, and has woken a receiver that was dozing.
+    woken: Option<Status>,
+}
+
+impl Sender {
+    /// With the receiver's inbox and the own outbox. `None` if their lengths are not those of a flow.
+    pub fn new(inbox: Memory, outbox: Memory) -> Option<Sender> {
+        let capacity = capacity_of(inbox.len())?;
+        (outbox.len() >= crate::OUTBOX_LEN).then_some(Sender {
+            inbox,
+            outbox,
+            capacity,
+            tail: 0,
+            head: 0,
+            begun: 0,
+            ended: 0,
+            closed: false,
+            found: Status::new(State::Asleep, false, 0),
+            woken: None,
+        })
+    }
+
+    /// Begins to count the sends by the kernel, of which so many are going on. Before that no datagram takes the ring.
+    pub fn start(&mut self, going_on: u64) {
+        self.ended = 1;
+        self.begun = 1 + going_on;
+        self.word(BEGUN).store(self.begun, SeqCst);
+        self.word(ENDED).store(self.ended, SeqCst);
+    }
+
+    /// A datagram of this flow is about to be sent by the kernel.
+    pub fn begin_by_kernel(&mut self) {
+        self.found = self.status();
+        self.begun += 1;
+        self.word(BEGUN).store(self.begun, SeqCst);
+    }
+
+    /// It was `sent`, or could not be.
+    pub fn end_by_kernel(&mut self, sent: bool) {
+        self.woken = Some(self.found).filter(|found| sent && found.state() == State::Dozing);
+        self.ended += 1;
+        self.word(ENDED).store(self.ended, SeqCst);
+    }
+
+    /// Whether no datagram can take the ring any more.
+    pub fn is_closed(&self) -> bool {
+        self.closed || self.status().state() == State::Closed
+    }
+
+    /// Sends a datagram, made of pieces of `len` bytes together.
+    ///
+    /// # Errors
+    /// See [`Refusal`]: unless it is dropped, it must go by the kernel, between [`begin_by_kernel`](Sender::begin_by_kernel) and
+    /// [`end_by_kernel`](Sender::end_by_kernel).
+    ///
+    /// # Safety
+    /// The pieces are readable, and `len` bytes together.
+    #[inline]
+    pub unsafe fn send(&mut self, pieces: impl Iterator<Item = (*const u8, usize)>, len: usize) -> Result<(), Refusal> {
+        let status = self.status();
+        if self.closed || status.state() == State::Closed {
+            return Err(Refusal::Closed);
+        }
+        if !self.is_awake(status) {
+            return Err(Refusal::Asleep);
+        }
+        let header = Header::new(READY | self.ended << BY_KERNEL_SHIFT, len as u64);
+        if len as u64 > self.capacity / 4 {
+            return Err(Refusal::TooLong);
+        }
+        let at = match self.reserve(header.extent()) {
+            Err(Refusal::Full) if status.is_new() => return Err(Refusal::Dropped),
+            reserved => reserved?,
+        };
+        let mut place = self.offset(at) + HEADER as usize;
+        for (from, n) in pieces {
+            // SAFETY: by the caller.
+            let fits = unsafe { self.inbox.write_from(place, from, n) };
+            debug_assert!(fits, "reserved");
+            place += n;
+        }
+        self.store_header(at, header);
+        self.tail = at + header.extent();
+        // Orders the tail before the next look at the state, as `fall_asleep` orders the state before its look at the tail.
+        self.word(TAIL).swap(self.tail, SeqCst);
+        if !self.is_awake(self.status()) && self.revoke(at, header) {
+            return Err(Refusal::Asleep);
+        }
+        Ok(())
+    }
+
+    /// Makes room for a record that lies in one piece; returns its position. What it skips is filled with padding.
+    #[inline]
+    fn reserve(&mut self, extent: u64) -> Result<u64, Refusal> {
+        let left = self.capacity - self.tail % self.capacity;
+        let skipped = if left < extent { left } else { 0 };
+        if !self.has_room(skipped + extent) {
+            self.refresh_head()?;
+            if !self.has_room(skipped + extent) {
+                return Err(Refusal::Full);
+            }
+        }
+        if skipped > 0 {
+            self.store_header(self.tail, Header::new(PADDING, skipped - HEADER));
+        }
+        Ok(self.tail + skipped)
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.tail - self.head + bytes <= self.capacity
+    }
+
+    #[cold]
+    fn refresh_head(&mut self) -> Result<(), Refusal> {
+        let head = self.outbox.word(HEAD).map_or(0, |word| word.load(Acquire));
+        if head < self.head || head > self.tail {
+            self.closed = true;
+            return Err(Refusal::Closed);
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    /// Takes a record back. `false`: the receiver has it.
+    #[cold]
+    fn revoke(&self, at: u64, header: Header) -> bool {
+        let word = self.word(RECORDS + (at % self.capacity) as usize);
+        word.compare_exchange(header.0, header.with_kind(REVOKED).0, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Whether the receiver looks at the ring before it sleeps.
+    #[inline]
+    fn is_awake(&self, status: Status) -> bool {
+        status.state() == State::Awake || self.woken == Some(status)
+    }
+
+    #[inline]
+    fn status(&self) -> Status {
+        Status(self.outbox.word(STATUS).map_or(State::Closed as u64, |word| word.load(Acquire)))
+    }
+
+    fn offset(&self, at: u64) -> usize {
+        RECORDS + (at % self.capacity) as usize
+    }
+
+    fn store_header(&self, at: u64, header: Header) {
+        self.word(self.offset(at)).store(header.0, Release);
+    }
+
+    /// A word of the inbox: offsets are multiples of 8 below its length.
+    #[inline]
+    fn word(&self, offset: usize) -> &std::sync::atomic::AtomicU64 {
+        self.inbox.word(offset).expect("within the inbox, by its length")
+    }
+}

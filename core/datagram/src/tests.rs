@@ -1,0 +1,302 @@
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex};
+
+use netacc_device::Memory;
+use proptest::prelude::*;
+
+use super::*;
+
+const CAPACITY: usize = 1024;
+
+fn flow(capacity: usize) -> (Sender, Receiver, [Memory; 2]) {
+    let (inbox, outbox) = (Memory::heap(inbox_len(capacity)), Memory::heap(OUTBOX_LEN));
+    let mut sender = Sender::new(inbox.clone(), outbox.clone()).unwrap();
+    sender.start(0);
+    let receiver = Receiver::new(inbox.clone(), outbox.clone()).unwrap();
+    (sender, receiver, [inbox, outbox])
+}
+
+fn send(sender: &mut Sender, bytes: &[u8]) -> Result<(), Refusal> {
+    // SAFETY: one valid slice.
+    unsafe { sender.send(std::iter::once((bytes.as_ptr(), bytes.len())), bytes.len()) }
+}
+
+fn take(receiver: &mut Receiver) -> Option<Vec<u8>> {
+    loop {
+        let record = receiver.front()?;
+        if receiver.claim(&record) {
+            let mut bytes = vec![0; record.len()];
+            // SAFETY: a buffer of that length.
+            unsafe { receiver.copy(&record, 0, bytes.as_mut_ptr(), bytes.len()) };
+            receiver.release(&record);
+            return Some(bytes);
+        }
+    }
+}
+
+fn awake(receiver: &mut Receiver) {
+    receiver.kernel_was_empty(receiver.sent_by_kernel());
+    receiver.stay_awake();
+}
+
+fn by_kernel(sender: &mut Sender) {
+    sender.begin_by_kernel();
+    sender.end_by_kernel(true);
+}
+
+#[test]
+fn datagrams_keep_their_boundaries_and_order() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    awake(&mut receiver);
+    for round in 0..100u8 {
+        for len in [0, 1, 7, 8, 9, 200] {
+            assert_eq!(send(&mut sender, &vec![round; len]), Ok(()));
+        }
+        for len in [0, 1, 7, 8, 9, 200] {
+            assert_eq!(take(&mut receiver), Some(vec![round; len]));
+        }
+        assert_eq!(take(&mut receiver), None);
+    }
+}
+
+#[test]
+fn a_full_ring_and_a_sleeper_refuse() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    assert_eq!(send(&mut sender, b"x"), Err(Refusal::Asleep), "nobody looks at the ring yet");
+    awake(&mut receiver);
+    assert_eq!(send(&mut sender, &[0; CAPACITY / 4 + 1]), Err(Refusal::TooLong));
+    let sent = std::iter::from_fn(|| send(&mut sender, &[1; 56]).ok()).count();
+    assert_eq!(sent, CAPACITY / 64);
+    assert_eq!(send(&mut sender, &[1; 56]), Err(Refusal::Full));
+    assert!(!receiver.fall_asleep(true), "a ring with datagrams keeps its receiver awake");
+    while take(&mut receiver).is_some() {}
+    assert!(receiver.fall_asleep(true));
+    assert_eq!(send(&mut sender, b"x"), Err(Refusal::Asleep));
+    receiver.close();
+    assert_eq!(send(&mut sender, b"x"), Err(Refusal::Closed));
+}
+
+#[test]
+fn a_record_is_due_once_those_before_it_have_come() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    by_kernel(&mut sender);
+    receiver.kernel_was_empty(receiver.sent_by_kernel());
+    receiver.stay_awake();
+    by_kernel(&mut sender);
+    by_kernel(&mut sender);
+    assert_eq!(send(&mut sender, b"x"), Ok(()));
+    let record = receiver.front().unwrap();
+    receiver.came_by_kernel();
+    assert!(!receiver.is_due(&record));
+    receiver.came_by_kernel();
+    assert!(receiver.is_due(&record));
+}
+
+#[test]
+fn a_new_receiver_takes_no_record_until_the_kernel_is_empty() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    by_kernel(&mut sender);
+    receiver.stay_awake();
+    let sent = std::iter::from_fn(|| send(&mut sender, &[1; 56]).ok()).count();
+    assert_eq!(sent, CAPACITY / 64);
+    assert_eq!(send(&mut sender, &[1; 56]), Err(Refusal::Dropped), "by the kernel it could come before the others");
+    let record = receiver.front().unwrap();
+    assert!(!receiver.is_due(&record));
+    receiver.kernel_was_empty(receiver.sent_by_kernel());
+    assert!(receiver.is_due(&record));
+    assert_eq!(send(&mut sender, &[1; 56]), Err(Refusal::Full));
+}
+
+#[test]
+fn a_send_that_goes_on_when_there_is_a_ring_is_counted() {
+    let (inbox, outbox) = (Memory::heap(inbox_len(CAPACITY)), Memory::heap(OUTBOX_LEN));
+    let mut sender = Sender::new(inbox.clone(), outbox.clone()).unwrap();
+    let mut receiver = Receiver::new(inbox, outbox).unwrap();
+    awake(&mut receiver);
+    assert!(receiver.is_new(), "the sender does not count yet");
+    sender.start(1);
+    awake(&mut receiver);
+    assert!(receiver.is_new(), "that datagram may come next");
+    sender.end_by_kernel(true);
+    awake(&mut receiver);
+    assert_eq!(send(&mut sender, b"x"), Ok(()));
+}
+
+#[test]
+fn a_record_is_due_if_the_kernel_has_dropped_those_before_it() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    awake(&mut receiver);
+    by_kernel(&mut sender);
+    assert_eq!(send(&mut sender, b"x"), Ok(()));
+    let record = receiver.front().unwrap();
+    let before = receiver.sent_by_kernel();
+    assert!(!receiver.is_due(&record));
+    by_kernel(&mut sender);
+    receiver.kernel_was_empty(before);
+    assert!(!receiver.is_due(&record), "another one went by the kernel meanwhile");
+    receiver.kernel_was_empty(receiver.sent_by_kernel());
+    assert!(receiver.is_due(&record));
+}
+
+#[test]
+fn the_rest_of_a_burst_to_a_sleeper_takes_the_ring() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    awake(&mut receiver);
+    assert!(receiver.fall_asleep(true));
+    assert_eq!(send(&mut sender, b"first"), Err(Refusal::Asleep));
+    by_kernel(&mut sender);
+    assert_eq!(send(&mut sender, b"second"), Ok(()));
+    receiver.came_by_kernel();
+    receiver.stay_awake();
+    assert_eq!(take(&mut receiver), Some(b"second".into()));
+    assert!(receiver.fall_asleep(true));
+    assert_eq!(send(&mut sender, b"third"), Err(Refusal::Asleep), "another sleep");
+    by_kernel(&mut sender);
+    assert!(receiver.fall_asleep(false));
+    assert_eq!(
+        send(&mut sender, b"fourth"),
+        Err(Refusal::Asleep),
+        "which thread wakes, and whether it looks, is unknown"
+    );
+}
+
+/// What a sender has taken back is nobody's: the receiver, which had looked at it, cannot claim it.
+#[test]
+fn a_record_is_taken_by_one_end() {
+    let (mut sender, mut receiver, [inbox, outbox]) = flow(CAPACITY);
+    awake(&mut receiver);
+    assert_eq!(send(&mut sender, b"first"), Ok(()));
+    let record = receiver.front().unwrap();
+    // The sender finds the receiver asleep after it has placed the record.
+    outbox.word(STATUS).unwrap().store(State::Asleep as u64, SEQ);
+    let word = inbox.word(RECORDS).unwrap();
+    let taken_back = Header(record.header).with_kind(REVOKED).0;
+    assert!(word.compare_exchange(record.header, taken_back, SEQ, SEQ).is_ok());
+    assert!(!receiver.claim(&record));
+    assert_eq!(receiver.front(), None);
+}
+
+const SEQ: std::sync::atomic::Ordering = std::sync::atomic::Ordering::SeqCst;
+
+/// The kernel's socket: a queue on which one thread may sleep.
+#[derive(Default)]
+struct Kernel {
+    queue: Mutex<VecDeque<u64>>,
+    arrived: Condvar,
+}
+
+/// Sends the numbers below `count`, each on the ring or by the kernel. Breaks the test that calls it if one is lost, comes
+/// twice or early, or if the receiver sleeps for ever.
+fn run_threads(count: u64, capacity: usize, sleeps: impl Fn(u64) -> bool + Sync) -> (u64, u64) {
+    let (mut sender, mut receiver, _) = flow(capacity);
+    let kernel = Kernel::default();
+    let (mut on_ring, mut by_kernel) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..count {
+                let mut sent = send(&mut sender, &number.to_le_bytes());
+                while sent == Err(Refusal::Dropped) {
+                    std::thread::yield_now();
+                    sent = send(&mut sender, &number.to_le_bytes());
+                }
+                if sent.is_err() {
+                    sender.begin_by_kernel();
+                    kernel.queue.lock().unwrap().push_back(number);
+                    kernel.arrived.notify_one();
+                    sender.end_by_kernel(true);
+                }
+            }
+        });
+        for expected in 0..count {
+            let number = loop {
+                receiver.stay_awake();
+                let front = receiver.front();
+                if let Some(record) = front.filter(|record| receiver.is_due(record)) {
+                    if receiver.claim(&record) {
+                        break read(&mut receiver, &record);
+                    }
+                    continue;
+                }
+                let sent = receiver.sent_by_kernel();
+                let mut queue = kernel.queue.lock().unwrap();
+                if let Some(number) = queue.front().copied() {
+                    if receiver.front().is_some_and(|record| receiver.is_due(&record)) {
+                        continue;
+                    }
+                    queue.pop_front();
+                    receiver.came_by_kernel();
+                    by_kernel += 1;
+                    break number;
+                }
+                receiver.kernel_was_empty(sent);
+                if front.is_some() {
+                    continue;
+                }
+                if sleeps(expected) && receiver.fall_asleep(true) {
+                    while queue.is_empty() {
+                        queue = kernel.arrived.wait(queue).unwrap();
+                    }
+                    let number = queue.pop_front().unwrap();
+                    receiver.came_by_kernel();
+                    by_kernel += 1;
+                    break number;
+                }
+            };
+            assert_eq!(number, expected);
+        }
+    });
+    on_ring += count - by_kernel;
+    (on_ring, by_kernel)
+}
+
+fn read(receiver: &mut Receiver, record: &Record) -> u64 {
+    let mut bytes = [0; 8];
+    assert_eq!(record.len(), 8);
+    // SAFETY: a buffer of that length.
+    unsafe { receiver.copy(record, 0, bytes.as_mut_ptr(), 8) };
+    receiver.release(record);
+    u64::from_le_bytes(bytes)
+}
+
+#[test]
+fn between_threads_each_datagram_comes_once_and_in_order() {
+    for capacity in [64, 1024, 1 << 16] {
+        let (on_ring, by_kernel) = run_threads(100_000, capacity, |number| number % 3 == 0);
+        assert_eq!(on_ring + by_kernel, 100_000);
+    }
+}
+
+proptest! {
+    /// Whatever a peer writes, the receiver reads within the inbox and comes to an end.
+    #[test]
+    fn a_hostile_sender_costs_its_flow_only(seed in any::<u64>(), tail in any::<u64>(), near in 0u64..4096) {
+        let (_, mut receiver, [inbox, _]) = flow(CAPACITY);
+        let mut x = seed | 1;
+        for i in 0..CAPACITY / 8 {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            let word = if x.is_multiple_of(3) { READY | (x % 300) } else { x };
+            inbox.word(RECORDS + 8 * i).unwrap().store(word, SEQ);
+        }
+        inbox.word(TAIL).unwrap().store(if seed.is_multiple_of(2) { tail } else { near }, SEQ);
+        awake(&mut receiver);
+        let taken = std::iter::from_fn(|| take(&mut receiver)).take(CAPACITY).count();
+        prop_assert!(taken <= CAPACITY / 8);
+    }
+
+    #[test]
+    fn a_hostile_receiver_costs_its_flow_only(head in any::<u64>(), state in any::<u64>(), sends in 1usize..100) {
+        let (mut sender, mut receiver, [_, outbox]) = flow(CAPACITY);
+        awake(&mut receiver);
+        for i in 0..sends {
+            if i == sends / 2 {
+                outbox.word(HEAD).unwrap().store(head, SEQ);
+                outbox.word(STATUS).unwrap().store(state, SEQ);
+            }
+            let _ = send(&mut sender, &[7; 40]);
+        }
+        let sent = send(&mut sender, &[7; 40]);
+        prop_assert!(sent != Err(Refusal::Closed) || sender.is_closed());
+    }
+}
