@@ -13,6 +13,7 @@
 //! * [`progress`]: the control path.
 //! * [`connecting`]: links that are being made.
 //! * [`reasons`]: the reasons why a link could not be made.
+//! * [`flows`]: flows of datagrams.
 //! * [`dying`]: links that have died.
 //! * [`contest`]: streams that two links claim.
 //! * [`release`]: frees a stream's resources on its link, and ends empty links.
@@ -24,7 +25,7 @@
 //! This module, [`timers`] and [`todo`](mod@todo) have the data. A thread needs the endpoint to lock a stream, so the other modules,
 //! which lock streams, are above them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +45,7 @@ mod connecting;
 pub(crate) mod contest;
 mod direct;
 mod dying;
+mod flows;
 mod incoming;
 mod leave;
 mod marks;
@@ -112,6 +114,7 @@ pub struct Endpoint {
     pub(crate) cache: Mutex<LinkCache<QueuePairId, PeerAddress>>,
     pub(crate) attempts: Mutex<HashMap<ConnectionId, Attempt>>,
     promotions: Mutex<Promotions>,
+    flows: Mutex<Flows>,
     /// Streams on links.
     attached: Tally,
     todo: Mutex<Todo>,
@@ -126,6 +129,14 @@ pub struct Endpoint {
 pub(crate) struct Streams {
     pub(crate) cells: Vec<Option<Arc<StreamCell>>>,
     free: Vec<u32>,
+}
+
+/// The flows of datagrams.
+#[derive(Default)]
+struct Flows {
+    /// Those being made.
+    attempts: HashSet<ConnectionId>,
+    established: HashSet<QueuePairId>,
 }
 
 /// A connection being made.
@@ -163,6 +174,7 @@ impl Endpoint {
             cache,
             attempts: Mutex::default(),
             promotions: Mutex::default(),
+            flows: Mutex::default(),
             attached: Tally::default(),
             todo: Mutex::default(),
             counters: Counters::default(),

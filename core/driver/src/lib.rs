@@ -4,6 +4,7 @@
 //! * [`LinkCell`]: a link, for the streams of this crate; [`LinkOf`] does not depend on them.
 //! * [`StreamCell`]: one accelerated socket, shared by threads; [`StreamGuard`] is it while locked, and
 //!   [`LockedStream`] while it changes.
+//! * [`Flow`]: memory for datagrams that two processes share.
 //! * [`PathChoice`]: whether a link or the anchor is the faster path to a service.
 //! * [`PromotionSchedule`]: the times at which a connection tries to get a link.
 //! * [`Mark`]: points on the way of a stream's bytes, for a trace.
@@ -19,6 +20,7 @@ mod choice;
 mod counted;
 mod counters;
 mod endpoint;
+mod flow;
 mod link;
 mod mark;
 mod readiness;
@@ -31,6 +33,7 @@ pub use counted::Counted;
 pub use counters::{Counters, StreamCounters};
 pub use endpoint::contest::CONTEST_PATIENCE;
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded, Sharing};
+pub use flow::{Flow, MAX_FLOW_REQUEST};
 pub use link::{AnswerPatience, LinkOf, LinkSleep, LinkStatus};
 pub use mark::{Mark, Marked};
 pub use readiness::Readiness;

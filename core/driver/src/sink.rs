@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use netacc_device::{ConnectionId, PeerAddress, QueuePairId};
 use netacc_proto::Reason;
 
-use crate::{Marked, Readiness, StreamCell};
+use crate::{Flow, Marked, Readiness, StreamCell};
 
 /// Receives an event when a stream's readiness may have gained a bit. Called with the stream locked: must not lock it.
 pub trait ReadySink: Send + Sync {
@@ -32,4 +33,19 @@ pub trait ReadySink: Send + Sync {
     /// A mark on the way of a stream's bytes, while a trace runs: see [`Endpoint::set_traced`](crate::Endpoint::set_traced). Called with the stream
     /// locked.
     fn mark(&self, _stream: &StreamCell, _marked: &Marked) {}
+
+    /// A peer requests a flow of datagrams to this process, which it will send. The length of the region for it, or `None`: it
+    /// is refused. `request` is whatever the peer says.
+    fn flow_requested(&self, _id: ConnectionId, _peer: PeerAddress, _request: &[u8]) -> Option<usize> {
+        None
+    }
+
+    /// A flow exists that was requested by either side.
+    fn flow_established(&self, _id: ConnectionId, _flow: Flow) {}
+
+    /// A flow that was requested by either side could not be made.
+    fn flow_failed(&self, _id: ConnectionId) {}
+
+    /// The peer has ended a flow, or is gone. What it has written can still be read.
+    fn flow_ended(&self, _qp: QueuePairId) {}
 }

@@ -19,7 +19,13 @@ const MAX_SETUPS: usize = 1024;
 impl Endpoint {
     pub(super) fn handle_cm_event(&self, event: CmEvent) {
         match event {
-            CmEvent::Request { id, peer, .. } => self.handle_request(id, peer),
+            CmEvent::Request { id, peer, private_data } => match Endpoint::flow_request(&private_data) {
+                Some(request) => self.handle_flow_request(id, peer, request),
+                None => self.handle_request(id, peer),
+            },
+            CmEvent::Established { id, qp, local, remote, .. }
+                if self.handle_flow_established(id, qp, &local, remote) => {}
+            CmEvent::Failed { id, .. } if self.handle_flow_failed(id) => {}
             CmEvent::Established { id, qp, peer, local, remote } => {
                 self.handle_established(id, qp, peer, FirstRegions { local, remote });
             }

@@ -58,8 +58,9 @@ impl Endpoint {
             let n = self.device.pending(cq, &mut qps);
             for &qp in &qps[..n] {
                 let link = self.links.read().get(&qp).cloned();
-                if let Some(link) = link {
-                    self.poll_link(&link);
+                match link {
+                    Some(link) => self.poll_link(&link),
+                    None => self.poll_flow(qp),
                 }
             }
             total += n;
