@@ -5,6 +5,7 @@
 //! * [`fork`], [`exit`]: connections of a process that forks, ends, or is replaced.
 
 pub mod exit;
+pub mod flows;
 pub mod fork;
 mod helper;
 pub mod shortage;

@@ -12,6 +12,7 @@
 //! Its parts:
 //!
 //! * `interest`: one descriptor in an instance: the events to report, and the kernel's registration.
+//! * `datagrams`: datagram sockets.
 //! * `descriptor`: the interface of an instance to the table of descriptors ([`instance`](crate::instance)).
 //! * `ctl`: `epoll_ctl`, which makes interests, changes and deletes them.
 //! * `waiting`: `epoll_wait`, from the ready list to sleep.
@@ -44,6 +45,7 @@ use crate::queues::{self, Activity, Owner, User};
 use crate::runtime::{self, Runtime};
 
 mod ctl;
+mod datagrams;
 mod descriptor;
 mod interest;
 mod numbers;
@@ -56,6 +58,7 @@ mod waiting;
 pub use ctl::{ctl, is_parked};
 pub use waiting::wait;
 
+use datagrams::Datagrams;
 use interest::{events_of, Answer, Interests, Kernel, Watch, BOTH_KERNEL, OUTGOING};
 use numbers::Numbers;
 use observers::Observers;
@@ -81,6 +84,7 @@ pub struct Shared {
     streams: AtomicU32,
     ready_len: AtomicU32,
     observers: Observers,
+    datagrams: Datagrams,
     holders: Holders,
     /// Some interest has been for one shot.
     has_one_shots: AtomicBool,
@@ -431,6 +435,7 @@ impl Epoll {
                 streams: AtomicU32::new(0),
                 ready_len: AtomicU32::new(0),
                 observers: Observers::default(),
+                datagrams: Datagrams::default(),
                 holders,
                 has_one_shots: AtomicBool::new(false),
                 waits: AtomicU64::new(0),

@@ -107,7 +107,8 @@ fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
-/// The connection behind a descriptor, as `ops::message::Target`; or else the real call.
+/// The connection behind a descriptor, as `ops::message::Target`; or the UDP socket, as `ops::datagram::Target`; or else
+/// the real call.
 macro_rules! stream_or {
     ($fd:expr, $kernel:expr, |$target:ident| $ours:expr) => {{
         let guard = $crate::table::get($fd);
@@ -116,6 +117,22 @@ macro_rules! stream_or {
                 $crate::hooks::cancellation_point();
                 let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
                 $ours
+            }
+            _ => $kernel,
+        }
+    }};
+    ($fd:expr, $kernel:expr, |$target:ident| $ours:expr, |$socket:ident| $datagram:expr) => {{
+        let guard = $crate::table::get($fd);
+        match guard.as_deref().and_then(Option::as_ref).map(|entry| (entry, &**entry)) {
+            Some((entry, $crate::table::Entry::Stream(sock))) => {
+                $crate::hooks::cancellation_point();
+                let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
+                $ours
+            }
+            Some((_, $crate::table::Entry::Datagram(socket))) => {
+                $crate::hooks::cancellation_point();
+                let $socket = $crate::ops::datagram::Target { socket, fd: $fd };
+                $datagram
             }
             _ => $kernel,
         }

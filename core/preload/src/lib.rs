@@ -19,7 +19,7 @@
 //! ([`watchers`]) | [`instance`], [`watchers`] |
 //! | independent parts: answers, throughput and lifetimes, which decide between link and TCP; other holders of a socket; spinning;
 //! events of a trace
-//! | [`answers`], [`bulk`], `batch`, [`family`], [`spin`], `trace` |
+//! | [`answers`], [`bulk`], `batch`, [`datagram`] sockets, [`family`], [`spin`], `trace` |
 //! | the C library, the kernel, and the library's own descriptors | [`os`] |
 //!
 //! So a change of [`epoll`] does not require reading how a process forks: fork, closing and the sandbox use only the
@@ -35,6 +35,7 @@ pub mod answers;
 mod batch;
 pub mod bulk;
 pub mod control;
+pub mod datagram;
 pub mod epoll;
 pub mod family;
 pub mod holders;

@@ -1,9 +1,11 @@
 //! The work of each call on a descriptor of ours.
 
+pub mod announcing;
 pub mod aside;
 pub mod clone;
 pub mod connection;
 pub mod control;
+pub mod datagram;
 pub mod descriptors;
 pub mod ending;
 pub mod environment;

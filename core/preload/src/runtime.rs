@@ -18,6 +18,7 @@ use netacc_registry::{BackendFds, GiveBack};
 use parking_lot::Mutex;
 
 use crate::answers::Services;
+use crate::datagram::Flows;
 use crate::lifetimes::Lifetimes;
 use crate::os::clock::now;
 use crate::os::inside::is_inside;
@@ -68,6 +69,8 @@ pub struct Runtime {
     pub(crate) search_wanted: AtomicBool,
     /// The requests of children.
     pub(crate) child_requests: Requests,
+    /// Flows of datagrams.
+    pub(crate) flows: Flows,
     /// The process that it belongs to.
     pub(crate) pid: u32,
 }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::anchor::dissolve;
 use crate::answers::Answers;
+use crate::datagram::Datagram;
 use crate::family::{self, Others};
 use crate::holders::{socket_number, Loans, Sender};
 use crate::instance::Instance;
@@ -520,6 +521,8 @@ pub enum Entry {
     Stream(Socket),
     /// A TCP socket that is not (yet) connected: just created, bound or listening.
     Idle(Listener),
+    /// A UDP socket.
+    Datagram(Arc<Datagram>),
     /// An epoll instance.
     Epoll(Box<dyn Instance>),
     /// An io_uring whose submissions are seen.

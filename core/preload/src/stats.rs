@@ -27,6 +27,7 @@ use netacc_driver::{Endpoint, StreamCounters};
 use netacc_proto::{Phase, Reason};
 
 use crate::answers::Answers;
+use crate::datagram::Datagram;
 use crate::leaving;
 use crate::os::clock::now;
 use crate::os::clock::timespec;
@@ -328,6 +329,7 @@ fn snapshot(rt: &Runtime, wanted: Sections) -> Snapshot {
 fn totals(rt: &Runtime) -> Counters {
     let mut all = rt.counters().snapshot();
     all.extend(rt.spin.counted().map(|(name, count)| (name.to_owned(), count)));
+    all.extend(rt.flows.counted(&datagram_sockets()).into_iter().map(|(name, count)| (name.to_owned(), count)));
     let mut add = |c: &StreamCounters| {
         for (name, n) in named(c) {
             *all.entry(name.to_owned()).or_default() += n;
@@ -431,6 +433,19 @@ fn links(rt: &Runtime, endpoint: &Endpoint) -> Vec<QueuePairStats> {
     links
 }
 
+/// The UDP sockets of the process, each once.
+fn datagram_sockets() -> Vec<Arc<Datagram>> {
+    let mut sockets: Vec<Arc<Datagram>> = Vec::new();
+    for (_, entry) in table::entries() {
+        if let Entry::Datagram(socket) = &*entry {
+            if !sockets.iter().any(|known| Arc::ptr_eq(known, socket)) {
+                sockets.push(socket.clone());
+            }
+        }
+    }
+    sockets
+}
+
 /// One for each socket: of several descriptors that share one, the lowest.
 fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
     let mut seen: Vec<Arc<Entry>> = Vec::new();
@@ -445,7 +460,7 @@ fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
                 let stats = SocketStats { fd, local, listening, state: state.into(), ..SocketStats::default() };
                 (listener.descriptors.load(Ordering::Relaxed) > 1, stats)
             }
-            Entry::Epoll(_) | Entry::Ring(_) => continue,
+            Entry::Datagram(_) | Entry::Epoll(_) | Entry::Ring(_) => continue,
         };
         if shared {
             if seen.iter().any(|other| Arc::ptr_eq(other, &entry)) {

@@ -13,7 +13,8 @@ use netacc_driver::Readiness;
 use netacc_proto::Reason;
 use netacc_registry::BackendFds;
 
-use super::{exit, shortage, starting};
+use super::{exit, flows, shortage, starting};
+use crate::datagram::Datagram;
 use crate::os::{access, confinement, kept, lingering, own, real, uses};
 use crate::runtime::helper::ASLEEP;
 use crate::runtime::inherited::add_way;
@@ -38,7 +39,10 @@ pub fn before_fork() {
     }
     let known = family::before_fork();
     let rt = get().and_then(|rt| Some((rt, rt.endpoint()?)));
-    for (_, entry) in table::entries() {
+    for (fd, entry) in table::entries() {
+        if let Entry::Datagram(socket) = &*entry {
+            flows::withdraw(socket, fd);
+        }
         let Entry::Stream(sock) = &*entry else { continue };
         match family::share(sock.family.load(Ordering::Relaxed)).filter(|_| known) {
             Some(id) => {
@@ -169,6 +173,7 @@ fn inherit((rt, answers): (&'static Runtime, bool), fd: c_int, entry: &Entry) ->
         }
         Entry::Idle(l) => Entry::Idle(l.duplicate()),
         Entry::Epoll(e) => Entry::Epoll(e.after_fork(fd)),
+        Entry::Datagram(_) => Entry::Datagram(Arc::new(Datagram::shared())),
         Entry::Ring(ring) => Entry::Ring(ring.clone()),
     }
 }

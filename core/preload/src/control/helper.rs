@@ -13,7 +13,7 @@ use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::{Reason, Role};
 
 use super::unwatched::Unwatched;
-use super::{exit, shortage};
+use super::{exit, flows, shortage};
 use crate::holders::search::Searches;
 use crate::os::clock::now;
 use crate::os::own::drain;
@@ -208,6 +208,7 @@ impl Helper<'_> {
         for cell in std::mem::take(&mut *self.rt.unrequested.lock()) {
             record_unrequested(self.rt, self.endpoint, &cell);
         }
+        flows::request_wanted(self.rt, self.endpoint);
     }
 
     /// How long the helper may sleep if its next task is due at `next`; -1 is for ever.
@@ -238,6 +239,7 @@ impl Helper<'_> {
     /// Whether work came after the helper had checked.
     fn has_work(&self) -> bool {
         let requested = !self.rt.promotions.lock().is_empty() || !self.rt.unrequested.lock().is_empty();
+        let requested = requested || !self.rt.flows.wanted.lock().is_empty();
         requested || self.endpoint.has_work() || self.searches.is_due()
     }
 

@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_config::{LogLevel, UnseenIoPolicy};
-use netacc_driver::{Marked, Readiness, ReadySink, StreamCell};
+use netacc_device::{ConnectionId, PeerAddress, QueuePairId};
+use netacc_driver::{Flow, Marked, Readiness, ReadySink, StreamCell};
 use netacc_proto::Reason;
 
+use super::flows;
 use crate::os::log;
 use crate::ring::foreign::{self, Verdict};
 use crate::runtime::{get, Runtime};
@@ -105,6 +107,28 @@ impl ReadySink for Sink {
         }
         if let Some(link) = link {
             queues::reassign(endpoint, &link, stream);
+        }
+    }
+
+    fn flow_requested(&self, id: ConnectionId, _: PeerAddress, request: &[u8]) -> Option<usize> {
+        get().and_then(|rt| flows::requested(rt, id, request))
+    }
+
+    fn flow_established(&self, id: ConnectionId, flow: Flow) {
+        if let Some((rt, endpoint)) = get().and_then(|rt| Some((rt, rt.endpoint()?))) {
+            flows::established(rt, endpoint, id, flow);
+        }
+    }
+
+    fn flow_failed(&self, id: ConnectionId) {
+        if let Some(rt) = get() {
+            flows::failed(rt, id);
+        }
+    }
+
+    fn flow_ended(&self, qp: QueuePairId) {
+        if let Some(rt) = get() {
+            flows::ended(rt, qp);
         }
     }
 

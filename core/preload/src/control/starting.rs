@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::sink::Sink;
 use super::{helper, shortage};
 use crate::answers::Services;
+use crate::datagram::Flows;
 use crate::lifetimes::Lifetimes;
 use crate::os::clock::now;
 use crate::os::errno::{errno, set_errno};
@@ -107,6 +108,7 @@ fn make() -> Runtime {
         counters: netacc_driver::Counters::default(),
         search_wanted: AtomicBool::new(false),
         child_requests: Requests::new(),
+        flows: Flows::default(),
         pid: std::process::id(),
     };
     if short {

@@ -122,6 +122,7 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
             shared.streams.fetch_sub(1, Ordering::Relaxed);
         }
     }
+    shared.follow_datagram(fd, e);
     follow(shared, fd, entry.as_deref(), stream);
     0
 }
@@ -147,7 +148,7 @@ fn follow(shared: &Arc<Shared>, fd: c_int, entry: Option<&Entry>, stream: Option
                 inner.watch(shared, fd);
             }
         }
-        Some(Entry::Ring(_)) | None => {}
+        Some(Entry::Datagram(_) | Entry::Ring(_)) | None => {}
     }
 }
 
@@ -185,6 +186,8 @@ fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int
         i.register(shared.kernel(), fd, r, true);
     }
     if i.stream.is_none() {
+        drop(state);
+        shared.follow_datagram(fd, e);
         return 0;
     }
     // A modified interest is armed again: if it is ready now, that is an edge.
@@ -222,6 +225,7 @@ fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
     if shared.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
         shared.streams.fetch_sub(1, Ordering::Relaxed);
     }
+    shared.drop_datagram(fd);
     match table::get_full(fd).as_deref() {
         Some(Entry::Stream(sock)) => unwatch(&sock.watchers, shared, fd),
         Some(Entry::Idle(listener)) => unwatch(&listener.watchers, shared, fd),

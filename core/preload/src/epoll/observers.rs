@@ -79,6 +79,7 @@ impl Shared {
         if self.observers.most.fetch_max(kind as u8, Ordering::SeqCst) >= kind as u8 {
             return;
         }
+        self.leave_datagrams_to_kernel();
         let mut state = self.state.lock();
         let kernel = self.kernel();
         for (fd, i) in state.interests.iter_mut() {

@@ -19,6 +19,7 @@ use netacc_driver::StreamCell;
 use netacc_proto::Reason;
 
 use super::{deregister, Epoll, Shared};
+use crate::control::flows;
 use crate::os::{own, real};
 use crate::runtime::{self, Runtime};
 use crate::table::{self, Entry};
@@ -132,6 +133,7 @@ impl Shared {
             let state = self.state.lock();
             state.interests.iter().filter_map(|(fd, i)| Some((fd, i.stream.clone()?))).collect()
         };
+        self.leave_datagrams_to_kernel();
         for (fd, cell) in streams {
             keep_on_kernel(fd);
             // Also one whose descriptor is closed.
@@ -178,6 +180,7 @@ pub(super) fn keep_on_kernel(fd: c_int) {
     match table::get_full(fd).as_deref() {
         Some(Entry::Stream(sock)) => drop(leaving::demote_for(sock, Reason::Shared)),
         Some(Entry::Idle(listener)) => listener.kernel_only.store(true, Ordering::Relaxed),
+        Some(Entry::Datagram(socket)) => flows::withdraw(socket, fd),
         _ => {}
     }
 }

@@ -20,6 +20,7 @@ use crate::os::clock::{self, now};
 use crate::os::errno::set_errno;
 use crate::os::{poll, real};
 use crate::runtime::{self, Runtime};
+use crate::spin::Waiting;
 use crate::table::Entry;
 use crate::wait::WITHOUT_EVENTFD;
 use crate::{batch, queues, switching, trace, wait};
@@ -76,18 +77,51 @@ pub unsafe fn wait(
     if out.is_full() {
         return wait_for_nothing(epfd, timeout, mask);
     }
+    if !shared.datagrams.any() {
+        return wait_for_streams(epoll, &mut out, timeout, mask);
+    }
+    let deadline = timeout.map(|t| now() + t);
+    let mut spun = false;
+    let mut waiting: Option<Waiting<'_>> = None;
+    loop {
+        shared.collect_datagrams(&mut out);
+        let left = deadline.map(|deadline| deadline.saturating_since(now()));
+        if out.len > 0 || left == Some(Duration::ZERO) {
+            // With what the kernel and links have, too.
+            let found = out.len as c_int;
+            let rc = if out.is_full() { found } else { wait_for_streams(epoll, &mut out, Some(Duration::ZERO), mask) };
+            if let Some(waiting) = waiting {
+                waiting.end(out.len);
+            }
+            return if rc < 0 && found > 0 { found } else { rc };
+        }
+        if let Some(rt) = runtime::get().filter(|_| !std::mem::replace(&mut spun, true)) {
+            waiting = shared.spin_for_datagrams(rt, deadline);
+            continue;
+        }
+        if let Some(rc) = shared.asleep(|| wait_for_streams(epoll, &mut out, left, mask)) {
+            if let Some(waiting) = waiting {
+                waiting.end(out.len);
+            }
+            return rc;
+        }
+    }
+}
+
+/// Waits for all but datagrams in rings, and adds the events to those that are there.
+fn wait_for_streams(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
     let mut left = timeout;
     loop {
         let runtime = runtime::get().and_then(|rt| rt.endpoint().map(|e| (rt, e)));
         let Some((rt, endpoint)) = runtime.filter(|_| epoll.has_streams()) else {
-            match plain_wait(epoll, &mut out, left, mask) {
+            match plain_wait(epoll, out, left, mask) {
                 Plain::Over(rc) => return rc,
                 Plain::Streams(rest) => left = rest,
             }
             continue;
         };
         batch::end(endpoint);
-        let rc = wait_on_links(epoll, (rt, endpoint), &mut out, left, mask);
+        let rc = wait_on_links(epoll, (rt, endpoint), out, left, mask);
         batch::begin(out.len);
         return rc;
     }
@@ -208,7 +242,7 @@ struct Kernels {
 const EVENT_BYTES: usize = size_of::<epoll_event>();
 
 /// The program's array. Invariant: `len <= usable <= max`, but for what the kernel itself has written.
-struct Out {
+pub(super) struct Out {
     /// The instance's number in the program's call.
     epfd: c_int,
     events: *mut epoll_event,
@@ -229,7 +263,7 @@ struct Out {
 impl Out {
     /// Reports events of an interest. An interest on both paths may come twice, and is reported once, as the kernel
     /// does: otherwise a program that reads once for each report would find nothing to read.
-    fn push(&mut self, events: u32, i: &mut Interest) {
+    pub(super) fn push(&mut self, events: u32, i: &mut Interest) {
         let (turn, at) = i.reported;
         if turn == self.turn && at < self.len {
             // SAFETY: below `len`, so within the caller's array, and written by this call.
@@ -255,7 +289,7 @@ impl Out {
     }
 
     /// Whether there is no place for another event.
-    fn is_full(&mut self) -> bool {
+    pub(super) fn is_full(&mut self) -> bool {
         self.len >= self.usable && !self.extend()
     }
 

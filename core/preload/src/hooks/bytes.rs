@@ -5,13 +5,13 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off64_t, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::{hooks, stream_or};
-use crate::ops::{files, message, rights};
+use crate::ops::{datagram, files, message, rights};
 use crate::os::{access, real};
 use crate::table;
 
 hooks! {
     fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-        stream_or!(fd, real::read(fd, buf, len), |t| message::read(t, buf, len))
+        stream_or!(fd, real::read(fd, buf, len), |t| message::read(t, buf, len), |d| datagram::read(d, buf, len))
     }
 
     fn __read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
@@ -24,7 +24,7 @@ hooks! {
     }
 
     fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-        stream_or!(fd, real::readv(fd, iov, count), |t| message::readv(t, iov, count, 0))
+        stream_or!(fd, real::readv(fd, iov, count), |t| message::readv(t, iov, count, 0), |d| datagram::readv(d, iov, count))
     }
 
     fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
@@ -39,7 +39,7 @@ hooks! {
     }
 
     fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
-        stream_or!(fd, real::write(fd, buf, len), |t| message::write(t, buf, len))
+        stream_or!(fd, real::write(fd, buf, len), |t| message::write(t, buf, len), |d| datagram::write(d, buf, len))
     }
 
     fn __write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
@@ -47,7 +47,7 @@ hooks! {
     }
 
     fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-        stream_or!(fd, real::writev(fd, iov, count), |t| message::writev(t, iov, count, 0))
+        stream_or!(fd, real::writev(fd, iov, count), |t| message::writev(t, iov, count, 0), |d| datagram::writev(d, iov, count))
     }
 
     fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
@@ -63,7 +63,12 @@ hooks! {
 
     fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
         let none = std::ptr::null_mut();
-        stream_or!(fd, real::recv(fd, buf, len, flags), |t| message::recvfrom(t, buf, len, flags, none, std::ptr::null_mut()))
+        stream_or!(
+            fd,
+            real::recv(fd, buf, len, flags),
+            |t| message::recvfrom(t, buf, len, flags, none, std::ptr::null_mut()),
+            |d| datagram::recvfrom(d, &[message::single(buf, len)], flags, none, std::ptr::null_mut())
+        )
     }
 
     fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
@@ -72,9 +77,12 @@ hooks! {
     }
 
     fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t {
-        stream_or!(fd, real::recvfrom(fd, buf, len, flags, addr, addr_len), |t| {
-            message::recvfrom(t, buf, len, flags, addr, addr_len)
-        })
+        stream_or!(
+            fd,
+            real::recvfrom(fd, buf, len, flags, addr, addr_len),
+            |t| message::recvfrom(t, buf, len, flags, addr, addr_len),
+            |d| datagram::recvfrom(d, &[message::single(buf, len)], flags, addr, addr_len)
+        )
     }
 
     fn __recvfrom_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t {
@@ -92,7 +100,8 @@ hooks! {
                 }
                 n
             },
-            |t| message::recvmsg(t, msg, flags)
+            |t| message::recvmsg(t, msg, flags),
+            |d| datagram::recvmsg(d, msg, flags).unwrap_or_else(|| real::recvmsg(fd, msg, flags))
         )
     }
 
@@ -109,12 +118,19 @@ hooks! {
                 }
                 n
             },
-            |t| message::recvmmsg(t, msgs, count, flags, timeout)
+            |t| message::recvmmsg(t, msgs, count, flags, timeout),
+            |d| datagram::recvmmsg(d, msgs, count, flags, timeout)
+                .unwrap_or_else(|| real::recvmmsg(fd, msgs, count, flags, timeout))
         )
     }
 
     fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
-        stream_or!(fd, real::send(fd, buf, len, flags), |t| message::sendto(t, buf, len, flags, std::ptr::null(), 0))
+        stream_or!(
+            fd,
+            real::send(fd, buf, len, flags),
+            |t| message::sendto(t, buf, len, flags, std::ptr::null(), 0),
+            |d| datagram::sendto(d, buf, len, flags, (std::ptr::null(), 0))
+        )
     }
 
     fn __send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
@@ -122,9 +138,12 @@ hooks! {
     }
 
     fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t {
-        stream_or!(fd, real::sendto(fd, buf, len, flags, addr, addr_len), |t| {
-            message::sendto(t, buf, len, flags, addr, addr_len)
-        })
+        stream_or!(
+            fd,
+            real::sendto(fd, buf, len, flags, addr, addr_len),
+            |t| message::sendto(t, buf, len, flags, addr, addr_len),
+            |d| datagram::sendto(d, buf, len, flags, (addr, addr_len))
+        )
     }
 
     fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
@@ -136,7 +155,8 @@ hooks! {
                 }
                 real::sendmsg(fd, msg, flags)
             },
-            |t| message::sendmsg(t, msg, flags)
+            |t| message::sendmsg(t, msg, flags),
+            |d| datagram::sendmsg(d, msg, flags)
         )
     }
 
@@ -152,7 +172,8 @@ hooks! {
                 }
                 real::sendmmsg(fd, msgs, count, flags)
             },
-            |t| message::sendmmsg(t, msgs, count, flags)
+            |t| message::sendmmsg(t, msgs, count, flags),
+            |d| datagram::sendmmsg(d, msgs, count, flags)
         )
     }
 

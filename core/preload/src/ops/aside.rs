@@ -9,6 +9,7 @@ use libc::aiocb;
 use linux_raw_sys::io_uring::{io_uring_params, IORING_ENTER_REGISTERED_RING};
 use netacc_proto::Reason;
 
+use crate::control::flows;
 use crate::control::unseen::apply_policy;
 use crate::holders::Sender;
 use crate::ops::{ending, rights};
@@ -214,6 +215,7 @@ fn leave_to_ring(fd: c_int) {
         Some(Entry::Idle(listener)) if listener.listening.load(Ordering::Relaxed) => {}
         Some(Entry::Idle(listener)) => listener.kernel_only.store(true, Ordering::Relaxed),
         Some(Entry::Epoll(epoll)) => epoll.nest(),
+        Some(Entry::Datagram(socket)) => flows::withdraw(socket, fd),
         Some(Entry::Ring(_)) | None => {}
     }
 }

@@ -23,23 +23,32 @@ use netacc_proto::{Reason, Role};
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
 use crate::control::{self, shortage};
+use crate::datagram::Datagram;
 use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending};
 use crate::os::errno::{errno, set_errno};
 use crate::os::{access, confinement, inside, real, sockopt};
+use crate::runtime::Runtime;
 use crate::socket::{self, Listener, Socket};
 use crate::table::{self, Entry};
 use crate::{family, runtime, sandbox, watched};
 
-/// After `socket`: records TCP sockets. `fd` is the result of the call.
+/// After `socket`: records TCP and UDP sockets. `fd` is the result of the call.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
     if inside::is_inside() || confinement::leaves_new_sockets() {
         return;
     }
+    let internet = matches!(domain, libc::AF_INET | libc::AF_INET6);
+    if fd >= 0 && internet && kind & 0xF == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP) {
+        sandbox::before_first_socket();
+        if !confinement::leaves_new_sockets() {
+            table::insert(fd, Arc::new(Entry::Datagram(Arc::default())));
+        }
+        return;
+    }
     let stream = kind & 0xF == libc::SOCK_STREAM;
     let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP | libc::IPPROTO_MPTCP);
-    let tcp = tcp && matches!(domain, libc::AF_INET | libc::AF_INET6);
-    if fd >= 0 && stream && tcp {
+    if fd >= 0 && stream && tcp && internet {
         sandbox::before_first_socket();
         if confinement::leaves_new_sockets() {
             return;
@@ -250,6 +259,9 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
     if dissolves(addr, len) {
         // Before the kernel does so: it resets the connection, and a stream on a link must end first.
         retire(entry, fd);
+        if let Entry::Datagram(socket) = &**entry {
+            end_flows(socket);
+        }
         // SAFETY: passed on.
         return unsafe { real::connect(fd, addr, len) };
     }
@@ -262,11 +274,17 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
         match &**entry {
             Entry::Idle(listener) if peer.is_some() => become_connection(entry, listener, fd, peer),
             Entry::Stream(sock) if rc == 0 || saved != libc::EISCONN => connect_again(entry, sock, fd, peer),
+            Entry::Datagram(socket) => end_flows(socket),
             _ => {}
         }
     }
     set_errno(saved);
     rc
+}
+
+/// A datagram socket was connected anew: other datagrams come, and they go elsewhere.
+fn end_flows(socket: &Datagram) {
+    socket.end_flows(runtime::get().and_then(Runtime::endpoint));
 }
 
 /// Whether a `connect` to this address dissolves a connection: the kernel must be able to read it.

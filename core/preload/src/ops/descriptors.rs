@@ -45,6 +45,7 @@ pub(super) fn share(entry: Arc<Entry>, new: c_int) {
             epoll.named(new);
             0
         }
+        Entry::Datagram(socket) => socket.descriptors.fetch_add(1, Ordering::AcqRel),
         Entry::Ring(_) => 0,
     };
     table::insert(new, entry);

@@ -10,6 +10,7 @@ use netacc_driver::{Endpoint, LockedStream, Readiness, Shutdown, StreamCell};
 use netacc_proto::{Phase, Reason};
 
 use crate::anchor::FdAnchor;
+use crate::control::flows;
 use crate::os::clock::now;
 use crate::os::errno::{fail, set_errno};
 use crate::os::{lingering, real};
@@ -22,6 +23,9 @@ use crate::{family, queues, stats, switching, watched};
 /// `shutdown`.
 pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
     let endpoint = runtime::get().and_then(Runtime::endpoint);
+    if let Entry::Datagram(socket) = &**entry {
+        flows::withdraw(socket, fd);
+    }
     let Entry::Stream(sock) = &**entry else {
         // SAFETY: no pointers.
         return unsafe { real::shutdown(fd, how) };
@@ -107,6 +111,14 @@ pub fn forget(fd: c_int) {
             watched::leave_to_kernel(&listener.watchers, fd);
         }
         Entry::Epoll(epoll) => epoll.closed(fd),
+        Entry::Datagram(socket) => {
+            if socket.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+                flows::withdraw(socket, fd);
+                if let Some(rt) = runtime::get() {
+                    rt.flows.absorb(socket);
+                }
+            }
+        }
         Entry::Ring(_) => {}
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use libc::socklen_t;
 use netacc_proto::Reason;
 
+use crate::control::flows;
 use crate::ops::io::{self, Outgoing};
 use crate::ops::message::Target;
 use crate::ops::{descriptors, state};
@@ -25,6 +26,11 @@ const SO_TIMESTAMP_NEW: c_int = 63;
 const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
 const TCP_TX_DELAY: c_int = 37;
+const IP_RETOPTS: c_int = 7;
+const IP_PASSSEC: c_int = 18;
+const IPV6_2292PKTINFO: c_int = 2;
+const IPV6_2292HOPLIMIT: c_int = 8;
+const IPV6_RECVORIGDSTADDR: c_int = 74;
 
 /// Whether only the kernel can honour the option once it is not zero.
 fn kernel_only(level: c_int, name: c_int) -> bool {
@@ -47,6 +53,27 @@ fn kernel_only(level: c_int, name: c_int) -> bool {
             name,
             libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_MD5SIG | libc::TCP_ZEROCOPY_RECEIVE | TCP_TX_DELAY
         ),
+        _ => false,
+    }
+}
+
+/// Whether only the kernel can honour an option of UDP: rings carry no control messages and no parts of datagrams, and
+/// filters and groups of sockets are the kernel's.
+fn datagram_kernel_only(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => {
+            let others = [libc::SO_RXQ_OVFL, libc::SO_REUSEPORT, libc::SO_BINDTODEVICE, libc::SO_MARK];
+            kernel_only(level, name) || others.contains(&name)
+        }
+        libc::IPPROTO_IP => {
+            let control = [libc::IP_PKTINFO, libc::IP_RECVTTL, libc::IP_RECVTOS, libc::IP_RECVORIGDSTADDR];
+            control.contains(&name) || matches!(name, libc::IP_OPTIONS | libc::IP_TRANSPARENT | IP_RETOPTS | IP_PASSSEC)
+        }
+        libc::IPPROTO_IPV6 => {
+            let control = [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVHOPLIMIT, libc::IPV6_RECVTCLASS];
+            control.contains(&name) || matches!(name, IPV6_2292PKTINFO | IPV6_2292HOPLIMIT | IPV6_RECVORIGDSTADDR)
+        }
+        libc::SOL_UDP => true,
         _ => false,
     }
 }
@@ -84,8 +111,13 @@ pub unsafe fn setsockopt(
     // SAFETY: readable, and no longer than the copy.
     unsafe { std::ptr::copy_nonoverlapping(value.cast::<u8>(), copy.as_mut_ptr(), there) };
     let bytes = &copy[..there];
-    if kernel_only(level, name) && !switches_off(level, name, bytes) {
-        leave_link(entry, fd);
+    match &**entry {
+        Entry::Datagram(socket) if datagram_kernel_only(level, name) && !switches_off(level, name, bytes) => {
+            flows::withdraw(socket, fd);
+        }
+        Entry::Datagram(_) => {}
+        _ if kernel_only(level, name) && !switches_off(level, name, bytes) => leave_link(entry, fd),
+        _ => {}
     }
     if let (Entry::Stream(sock), libc::SOL_SOCKET, libc::SO_RCVLOWAT) = (&**entry, level, name) {
         // A parent that has the stream on a link would not be woken for the record that ends its demotion.
@@ -114,7 +146,7 @@ fn record_tcp_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
     let options = match &**entry {
         Entry::Stream(s) => &s.options,
         Entry::Idle(l) => &l.options,
-        Entry::Epoll(_) | Entry::Ring(_) => return,
+        Entry::Datagram(_) | Entry::Epoll(_) | Entry::Ring(_) => return,
     };
     let value = int(bytes, 0).unwrap_or(0);
     match name {
@@ -135,6 +167,7 @@ fn leave_link(entry: &Arc<Entry>, fd: c_int) {
         // If the peer does not answer, the kernel's answer to the call stands all the same.
         Entry::Stream(sock) => drop((Target { entry, sock, fd }).to_kernel(Reason::KernelOnly)),
         Entry::Idle(listener) => listener.kernel_only.store(true, Ordering::Relaxed),
+        Entry::Datagram(socket) => flows::withdraw(socket, fd),
         Entry::Epoll(_) | Entry::Ring(_) => {}
     }
 }
@@ -151,7 +184,7 @@ fn record_option(entry: &Arc<Entry>, fd: c_int, name: c_int, bytes: &[u8]) {
     let options = match &**entry {
         Entry::Stream(s) => &s.options,
         Entry::Idle(l) => &l.options,
-        Entry::Epoll(_) | Entry::Ring(_) => return,
+        Entry::Datagram(_) | Entry::Epoll(_) | Entry::Ring(_) => return,
     };
     match name {
         // The kernel stores another value.
@@ -304,7 +337,7 @@ fn set_nonblocking(entry: &Arc<Entry>, on: bool) {
     match &**entry {
         Entry::Stream(sock) => sock.nonblocking.store(on, Ordering::Relaxed),
         Entry::Idle(listener) => listener.nonblocking.store(on, Ordering::Relaxed),
-        Entry::Epoll(_) | Entry::Ring(_) => {}
+        Entry::Datagram(_) | Entry::Epoll(_) | Entry::Ring(_) => {}
     }
 }
 
@@ -325,6 +358,13 @@ pub unsafe fn ioctl(entry: &Arc<Entry>, fd: c_int, request: c_ulong, argument: *
             // SAFETY: as the C function.
             let written = unsafe { access::write(number, n.min(c_int::MAX as usize) as c_int) };
             return if written { 0 } else { fail(libc::EFAULT) as c_int };
+        }
+    }
+    if let (Entry::Datagram(socket), libc::FIONREAD) = (&**entry, request) {
+        let next = if socket.is_linked() { socket.incoming().next_len() } else { None };
+        if let Some(len) = next {
+            // SAFETY: as the C function.
+            return if unsafe { access::write(number, len as c_int) } { 0 } else { fail(libc::EFAULT) as c_int };
         }
     }
     // SAFETY: these requests take a pointer to an int.

@@ -12,17 +12,19 @@ use super::sleeper::{Registered, StreamWait, Waiter};
 use super::slots::{self, Slot};
 use super::{arm, disarm, Limit, Waited, WITHOUT_EVENTFD};
 use crate::anchor::anchor_event;
+use crate::datagram::Datagram;
 use crate::os::clock::{now, timespec};
 use crate::os::errno::{errno, set_errno};
 use crate::os::{real, uses};
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
+use crate::spin::Waiting;
 use crate::switching;
 use crate::table::{self, Entry};
 use crate::watchers::{self, Registration, Sleeper};
 use crate::{batch, queues, trace};
 
-/// The result of `poll` for an epoll instance that has events.
+/// The result of `poll` for an epoll instance that has events, and for a socket that has datagrams.
 const INSTANCE_READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
 
 const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
@@ -35,6 +37,7 @@ pub fn any_ours(fds: &[pollfd]) -> bool {
             sock.reclaim();
             ours | sock.stream.is_some()
         }
+        Some(Entry::Datagram(socket)) => ours | socket.is_linked(),
         // Also one that watches none: another thread may add one meanwhile.
         Some(Entry::Epoll(epoll)) => epoll.observe_by_poll() | ours,
         _ => ours,
@@ -65,6 +68,9 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
         begun.as_nanos().checked_add(t.as_nanos().min(u128::from(u64::MAX)) as u64).map(Instant::from_nanos)
     });
     let entries: Vec<Option<Arc<Entry>>> = fds.iter().map(|p| table::get_full(p.fd)).collect();
+    if let Some(n) = poll_datagrams(call, (rt, fds, &entries), deadline, mask) {
+        return n;
+    }
     if timeout == Some(Duration::ZERO) {
         await_switches(endpoint, fds, &entries);
     }
@@ -98,6 +104,77 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
             return -1;
         }
     }
+}
+
+/// Polls datagram sockets, and descriptors that are not ours: the kernel has all but what is in rings. `None`: there are
+/// others of ours.
+fn poll_datagrams(
+    call: Call,
+    (rt, fds, entries): (&Runtime, &mut [pollfd], &[Option<Arc<Entry>>]),
+    deadline: Option<Instant>,
+    mask: *const libc::sigset_t,
+) -> Option<c_int> {
+    let mut sockets: Vec<(c_int, &Datagram)> = Vec::new();
+    for (p, entry) in fds.iter().zip(entries) {
+        match entry.as_deref() {
+            Some(Entry::Datagram(socket)) => sockets.push((p.fd, socket)),
+            Some(Entry::Stream(_) | Entry::Epoll(_)) => return None,
+            Some(Entry::Idle(_) | Entry::Ring(_)) | None => {}
+        }
+    }
+    let mut waiting = rt.spin.begin(now());
+    let mut spun = false;
+    loop {
+        let ready: Vec<i16> = fds.iter().zip(entries).map(|(p, entry)| link_events(p.events, entry)).collect();
+        let none = ready.iter().all(|events| *events == 0);
+        if !none || deadline.is_some_and(|deadline| now() >= deadline) {
+            // With what the kernel has, too.
+            let n = kernel_poll(call, fds, Some(Duration::ZERO), std::ptr::null());
+            if n < 0 {
+                return Some(n);
+            }
+            fds.iter_mut().zip(ready).for_each(|(p, events)| p.revents |= events);
+            let found = fds.iter().filter(|p| p.revents != 0).count();
+            if spun {
+                waiting.end(found);
+            }
+            return Some(found as c_int);
+        }
+        if !std::mem::replace(&mut spun, true) && spin_for_datagrams(&mut waiting, &sockets, fds, deadline) {
+            // At once with what the kernel has.
+            let n = kernel_poll(call, fds, Some(Duration::ZERO), std::ptr::null());
+            if n == 0 {
+                continue;
+            }
+            waiting.end(n.max(0) as usize);
+            return Some(n);
+        }
+        let asleep: Option<Vec<_>> = sockets.iter().map(|(fd, socket)| socket.sleep(*fd)).collect();
+        if asleep.is_some() {
+            let left = deadline.map(|deadline| deadline.saturating_since(now()));
+            let n = kernel_poll(call, fds, left, mask);
+            waiting.end(n.max(0) as usize);
+            return Some(n);
+        }
+    }
+}
+
+/// Spins until a ring or the kernel may have something. Whether that was so.
+fn spin_for_datagrams(
+    waiting: &mut Waiting<'_>,
+    sockets: &[(c_int, &Datagram)],
+    fds: &mut [pollfd],
+    deadline: Option<Instant>,
+) -> bool {
+    /// As in `ops::datagram`.
+    const KERNEL_LOOKS: u32 = 32;
+    let mut looks = 0;
+    waiting.spin(deadline, || {
+        looks += 1;
+        let in_ring = sockets.iter().any(|(_, socket)| socket.may_be_ready());
+        let asks = looks % KERNEL_LOOKS == 0;
+        in_ring || asks && kernel_poll(Call::Another, fds, Some(Duration::ZERO), std::ptr::null()) != 0
+    })
 }
 
 /// Polls links and the kernel. Returns how many descriptors are ready, or -1.
@@ -291,6 +368,7 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], pass: &Pass, entries: &[Option
             None => match entry.as_deref() {
                 Some(Entry::Epoll(epoll)) if epoll.has_ready() => k.revents | (p.events & INSTANCE_READABLE),
                 Some(Entry::Epoll(epoll)) if k.revents & INSTANCE_READABLE != 0 && !epoll.confirm() => 0,
+                Some(Entry::Datagram(_)) => k.revents | link_events(p.events, entry),
                 _ => k.revents,
             },
             Some((_, cell)) => {
@@ -322,6 +400,9 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], pass: &Pass, entries: &[Option
 fn link_events(wanted: i16, entry: &Option<Arc<Entry>>) -> i16 {
     if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
         return if epoll.has_ready() { wanted & INSTANCE_READABLE } else { 0 };
+    }
+    if let Some(Entry::Datagram(socket)) = entry.as_deref() {
+        return if socket.is_ready() { wanted & INSTANCE_READABLE } else { 0 };
     }
     let Some((_, cell)) = stream_of(entry) else { return 0 };
     let r = cell.readiness();
@@ -484,6 +565,11 @@ fn sleep(
         return kernel_poll(Call::Another, &mut view, Some(left), mask).min(0);
     };
     let announced = Announced::new(endpoint, entries, slot);
+    let datagrams = fds.iter().zip(entries).filter_map(|(p, entry)| match entry.as_deref() {
+        Some(Entry::Datagram(socket)) => Some(socket.sleep(p.fd)),
+        _ => None,
+    });
+    let Some(_asleep) = datagrams.collect::<Option<Vec<_>>>() else { return 0 };
     let (mut view, _) = kernel_view(fds, entries);
     view.push(pollfd { fd: announced.slot.eventfd(), events: libc::POLLIN, revents: 0 });
     let channels = announced.queues.iter().filter_map(|&cq| endpoint.device().channel_fd(cq));

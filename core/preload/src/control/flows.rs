@@ -1,0 +1,217 @@
+//! Making and ending flows of datagrams between processes of this host.
+//!
+//! A socket that moves datagrams is announced in the directory, under its own address. A sender looks the address of its
+//! destination up there, and requests a flow. The request names its own address, and the receiver accepts it only if the
+//! kernel has brought it datagrams from that address. The processes that can make requests are those that the backend admits
+//! (of the same user, or group).
+//!
+//! The helper thread does all of this, but for announcing a socket, in `ops::announcing`.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use netacc_datagram::{inbox_len, Receiver, Sender, OUTBOX_LEN};
+use netacc_device::{ConnectionId, FourTuple, QueuePairId};
+use netacc_driver::{Endpoint, Flow};
+
+use crate::datagram::{Address, Datagram, Pending, Ring, Wanted};
+use crate::os::real;
+use crate::runtime::{get, Runtime};
+use crate::table::{self, Entry};
+
+/// Bytes of a ring: four of the longest datagrams fit.
+const CAPACITY: usize = 256 << 10;
+/// The version of requests.
+const VERSION: u8 = 1;
+
+/// The number of a socket at its peer, and the source of the flow.
+#[derive(Debug, PartialEq, Eq)]
+struct Request {
+    number: u32,
+    source: SocketAddr,
+}
+
+impl Request {
+    fn encode(&self) -> Vec<u8> {
+        let ip = match self.source.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let mut bytes = vec![VERSION];
+        bytes.extend(self.number.to_le_bytes());
+        bytes.extend(self.source.port().to_le_bytes());
+        bytes.extend(ip.octets());
+        bytes
+    }
+
+    /// `None` for anything that no peer of this version sends.
+    fn decode(bytes: &[u8]) -> Option<Request> {
+        let (version, rest) = bytes.split_first()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (port, rest) = rest.split_first_chunk()?;
+        let (ip, padding) = rest.split_first_chunk::<16>()?;
+        // Some devices carry private data of one length only.
+        if *version != VERSION || padding.iter().any(|byte| *byte != 0) {
+            return None;
+        }
+        let source = SocketAddr::new(Ipv6Addr::from(*ip).to_canonical(), u16::from_le_bytes(*port));
+        Some(Request { number: u32::from_le_bytes(*number), source })
+    }
+}
+
+/// Withdraws a socket that was announced, and ends the socket's flows: it is closed, or is about to have other holders.
+pub fn withdraw(socket: &Datagram, fd: c_int) {
+    let flows = socket.leave_to_kernel();
+    let Some(rt) = get() else { return };
+    let Some(endpoint) = rt.endpoint() else { return };
+    if let (Some(number), Some(local)) = (socket.number(), local_address(fd)) {
+        endpoint.directory().withdraw(&announced(local), number);
+    }
+    for qp in flows {
+        rt.flows.established.lock().remove(&qp);
+        endpoint.end_flow(qp);
+    }
+}
+
+/// The key under which a socket is announced: no connection has a remote port of 0.
+pub fn announced(local: SocketAddr) -> FourTuple {
+    FourTuple { local, remote: SocketAddr::new(local.ip(), 0) }
+}
+
+/// The address that a socket is bound to.
+pub fn local_address(fd: c_int) -> Option<SocketAddr> {
+    let mut bytes = [0u8; size_of::<libc::sockaddr_in6>()];
+    let mut len = bytes.len() as libc::socklen_t;
+    // SAFETY: a buffer of that length.
+    let rc = unsafe { real::getsockname(fd, bytes.as_mut_ptr().cast(), &mut len) };
+    (rc == 0).then(|| Address::new(&bytes[..(len as usize).min(bytes.len())]).socket_addr()).flatten()
+}
+
+/// The address from which the kernel sends a datagram of this socket to one of this host's addresses: the one that the
+/// socket is bound to, or the destination itself; within 127.0.0.0/8 it is 127.0.0.1.
+fn source_for(local: SocketAddr, to: SocketAddr) -> SocketAddr {
+    let ip = match (local.ip(), to.ip()) {
+        (local, _) if !local.is_unspecified() => local,
+        (_, IpAddr::V4(to)) if to.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        (_, to) => to,
+    };
+    SocketAddr::new(ip, local.port())
+}
+
+/// Requests the rings that the program's threads want. By the helper.
+pub(super) fn request_wanted(rt: &Runtime, endpoint: &Endpoint) {
+    for Wanted { socket, fd, to } in std::mem::take(&mut *rt.flows.wanted.lock()) {
+        let Some(socket) = socket.upgrade() else { continue };
+        match request(endpoint, &socket, fd, &to) {
+            Some(id) => drop(rt.flows.pending.lock().insert(id, Pending::Outgoing(Arc::downgrade(&socket), to))),
+            None => socket.outgoing().refuse(&to),
+        }
+    }
+}
+
+fn request(endpoint: &Endpoint, socket: &Arc<Datagram>, fd: c_int, to: &Address) -> Option<ConnectionId> {
+    let is_it = matches!(table::get_full(fd).as_deref(), Some(Entry::Datagram(known)) if Arc::ptr_eq(known, socket));
+    if !is_it || socket.is_kernel_only() {
+        return None;
+    }
+    let to = to.socket_addr()?;
+    let source = source_for(local_address(fd)?, to);
+    let same_host = source.ip() == to.ip() || source.ip().is_loopback() && to.ip().is_loopback();
+    if !same_host {
+        return None;
+    }
+    let hosts = [to.ip(), Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    let (peer, number) = hosts.into_iter().find_map(|ip| {
+        let theirs = FourTuple { local: SocketAddr::new(ip, 0), remote: SocketAddr::new(ip, to.port()) };
+        endpoint.directory().lookup(&theirs)
+    })?;
+    endpoint.request_flow(peer, OUTBOX_LEN, &Request { number, source }.encode()).ok()
+}
+
+/// A peer requests a flow to a socket of this process. The length of the region for it; `None`: it is refused.
+pub(super) fn requested(rt: &Runtime, id: ConnectionId, request: &[u8]) -> Option<usize> {
+    let request = Request::decode(request)?;
+    let socket = rt.flows.socket(request.number).filter(|socket| !socket.is_kernel_only())?;
+    let source = {
+        let incoming = socket.incoming();
+        incoming.known_source(request.source).filter(|_| incoming.has_room())?
+    };
+    rt.flows.pending.lock().insert(id, Pending::Incoming(Arc::downgrade(&socket), source));
+    Some(inbox_len(CAPACITY))
+}
+
+/// A flow exists.
+pub(super) fn established(rt: &Runtime, endpoint: &Endpoint, id: ConnectionId, flow: Flow) {
+    let qp = flow.qp;
+    let socket = rt.flows.pending.lock().remove(&id).and_then(|pending| attach(pending, flow));
+    match socket {
+        Some(socket) => {
+            rt.flows.count_link();
+            rt.flows.established.lock().insert(qp, Arc::downgrade(&socket));
+        }
+        None => endpoint.end_flow(qp),
+    }
+}
+
+/// Gives a flow to its socket. `None`: it is not wanted any more, or its regions are no flow's.
+fn attach(pending: Pending, flow: Flow) -> Option<Arc<Datagram>> {
+    match pending {
+        Pending::Outgoing(socket, to) => {
+            let socket = socket.upgrade()?;
+            let sender = Sender::new(flow.remote, flow.local)?;
+            let wanted = !socket.is_kernel_only() && socket.outgoing().link(&to, sender, flow.qp);
+            wanted.then_some(socket)
+        }
+        Pending::Incoming(socket, source) => {
+            let socket = socket.upgrade().filter(|socket| !socket.is_kernel_only())?;
+            socket.attach(Ring::new(Receiver::new(flow.local, flow.remote)?, source, flow.qp));
+            Some(socket)
+        }
+    }
+}
+
+/// A flow could not be made.
+pub(super) fn failed(rt: &Runtime, id: ConnectionId) {
+    if let Some(Pending::Outgoing(socket, to)) = rt.flows.pending.lock().remove(&id) {
+        if let Some(socket) = socket.upgrade() {
+            socket.outgoing().refuse(&to);
+        }
+    }
+}
+
+/// The peer has ended a flow, or is gone.
+pub(super) fn ended(rt: &Runtime, qp: QueuePairId) {
+    let Some(socket) = rt.flows.established.lock().remove(&qp).and_then(|socket| socket.upgrade()) else { return };
+    if !socket.outgoing().end(qp) {
+        socket.incoming().end(qp);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_they_were_written() {
+        for source in ["127.0.0.1:53", "[::1]:4433", "10.1.2.3:65535"] {
+            let request = Request { number: 0x01_02_03_04, source: source.parse().unwrap() };
+            let mut bytes = request.encode();
+            assert!(bytes.len() <= netacc_driver::MAX_FLOW_REQUEST);
+            assert_eq!(Request::decode(&bytes), Some(Request { ..request }));
+            assert_eq!(Request::decode(&bytes[..bytes.len() - 1]), None);
+            bytes[0] += 1;
+            assert_eq!(Request::decode(&bytes), None);
+        }
+    }
+
+    #[test]
+    fn the_source_is_the_kernels() {
+        let source = |local: &str, to: &str| source_for(local.parse().unwrap(), to.parse().unwrap()).to_string();
+        assert_eq!(source("0.0.0.0:7", "127.0.0.5:9"), "127.0.0.1:7");
+        assert_eq!(source("0.0.0.0:7", "10.0.0.5:9"), "10.0.0.5:7");
+        assert_eq!(source("127.0.0.3:7", "127.0.0.5:9"), "127.0.0.3:7");
+        assert_eq!(source("[::]:7", "[::1]:9"), "[::1]:7");
+        assert_eq!(source("[::]:7", "127.0.0.1:9"), "127.0.0.1:7");
+    }
+}

@@ -1,0 +1,216 @@
+//! Datagram sockets: UDP, with the flows of datagrams that pass the kernel by.
+//!
+//! A socket stays the kernel's. Each flow from one socket to another may have a ring beside it
+//! ([`netacc_datagram`]), which takes a datagram while the receiver is awake. All that wakes a receiver comes by the
+//! kernel, so every way to wait works on a datagram socket as it always did; calls that wait only have to look at the
+//! rings first, and to say so before they sleep ([`Datagram::sleep`]).
+//!
+//! Invariants:
+//! * a ring is used only by the process that has made it. A socket that may have another holder (a forked child, a
+//!   receiver of SCM_RIGHTS) is the kernel's alone from then on ([`Datagram::leave_to_kernel`]);
+//! * a flow's source address is one from which this socket has received a datagram of the kernel's;
+//! * a receiver says that it is awake only while no thread of the process sleeps on the socket.
+//!
+//! This module has the state. The calls are in `ops::datagram`, and the making of flows is in `control::flows`.
+
+mod address;
+mod flows;
+mod incoming;
+mod outgoing;
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use netacc_device::QueuePairId;
+use netacc_driver::Endpoint;
+use parking_lot::Mutex;
+
+pub use address::Address;
+pub use flows::{Flows, Pending, Wanted};
+pub use incoming::{Incoming, Ring, Taken};
+pub use outgoing::{Outgoing, Way};
+
+/// A UDP socket of the program.
+pub struct Datagram {
+    /// Descriptors of this process that refer to it.
+    pub descriptors: AtomicU32,
+    kernel_only: AtomicBool,
+    /// It has, or may have, rings to receive from.
+    linked: AtomicBool,
+    /// Threads that sleep in the kernel, and may wait for this socket.
+    sleepers: AtomicU32,
+    /// Calls that have moved a datagram through the kernel.
+    kernel_calls: AtomicU32,
+    /// Its number in [`Flows`] plus one; 0 before it has one.
+    number: AtomicU32,
+    incoming: Mutex<Incoming>,
+    outgoing: Mutex<Outgoing>,
+    counts: Counts,
+}
+
+/// Datagrams of a socket, by direction and way.
+#[derive(Default)]
+pub struct Counts {
+    /// Sent on links.
+    pub tx_link: AtomicU64,
+    /// Received from links.
+    pub rx_link: AtomicU64,
+    /// Sent by the kernel.
+    pub tx_kernel: AtomicU64,
+    /// Received from the kernel.
+    pub rx_kernel: AtomicU64,
+    /// Dropped, because the receiver's ring was full.
+    pub dropped: AtomicU64,
+}
+
+impl Default for Datagram {
+    fn default() -> Datagram {
+        Datagram {
+            descriptors: AtomicU32::new(1),
+            kernel_only: AtomicBool::new(false),
+            linked: AtomicBool::new(false),
+            sleepers: AtomicU32::new(0),
+            kernel_calls: AtomicU32::new(0),
+            number: AtomicU32::new(0),
+            incoming: Mutex::default(),
+            outgoing: Mutex::default(),
+            counts: Counts::default(),
+        }
+    }
+}
+
+/// A process that moves fewer datagrams through a socket does not look for flows. Arbitrary.
+const PUBLISH_AFTER: u32 = 4;
+
+impl Datagram {
+    /// A socket that this process shares with others: the kernel's alone.
+    pub fn shared() -> Datagram {
+        let socket = Datagram::default();
+        socket.kernel_only.store(true, Ordering::Relaxed);
+        socket
+    }
+
+    /// Whether only the kernel's socket counts.
+    #[inline]
+    pub fn is_kernel_only(&self) -> bool {
+        self.kernel_only.load(Ordering::Acquire)
+    }
+
+    /// Whether it may have rings to receive from.
+    #[inline]
+    pub fn is_linked(&self) -> bool {
+        self.linked.load(Ordering::Acquire)
+    }
+
+    /// Counts of datagrams.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Counts a datagram of the kernel's. Whether the socket is in use enough to be published, and is not yet.
+    #[inline]
+    pub fn count_kernel_call(&self) -> bool {
+        let calls = self.kernel_calls.load(Ordering::Relaxed).saturating_add(1);
+        self.kernel_calls.store(calls, Ordering::Relaxed);
+        calls >= PUBLISH_AFTER && self.number.load(Ordering::Relaxed) == 0 && !self.is_kernel_only()
+    }
+
+    /// Its number in [`Flows`]; `None` before it has one.
+    pub fn number(&self) -> Option<u32> {
+        self.number.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Gives it a number. `false`: it has one.
+    pub fn set_number(&self, number: u32) -> bool {
+        self.number.compare_exchange(0, number + 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// What is received.
+    #[inline]
+    pub fn incoming(&self) -> parking_lot::MutexGuard<'_, Incoming> {
+        self.incoming.lock()
+    }
+
+    /// What is sent.
+    #[inline]
+    pub fn outgoing(&self) -> parking_lot::MutexGuard<'_, Outgoing> {
+        self.outgoing.lock()
+    }
+
+    /// Adds a ring to receive from.
+    pub fn attach(&self, ring: Ring) {
+        self.incoming.lock().add(ring);
+        self.linked.store(true, Ordering::Release);
+    }
+
+    /// The rings may have become none.
+    pub fn update_linked(&self, incoming: &Incoming) {
+        self.linked.store(!incoming.is_empty(), Ordering::Release);
+    }
+
+    /// Whether a thread sleeps that may wait for this socket: its rings are not to be used.
+    #[inline]
+    pub fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether a receive would find a datagram in a ring. A look for calls that wait.
+    pub fn is_ready(&self) -> bool {
+        self.is_linked() && self.incoming.lock().is_ready()
+    }
+
+    /// A cheaper look, for a loop that spins; it may be wrong for a moment.
+    #[inline]
+    pub fn may_be_ready(&self) -> bool {
+        self.is_linked() && self.incoming.try_lock().is_some_and(|incoming| incoming.may_be_ready())
+    }
+
+    /// A number that changes when a datagram arrives in a ring.
+    pub fn arrivals(&self) -> u64 {
+        self.incoming.lock().arrivals()
+    }
+
+    /// A thread is about to sleep in the kernel, waiting for this socket, of which `fd` is a descriptor, among others. `None`: there is a datagram, and
+    /// it must not sleep.
+    pub fn sleep(&self, fd: c_int) -> Option<Asleep<'_>> {
+        let alone = self.sleepers.fetch_add(1, Ordering::SeqCst) == 0;
+        let asleep = Asleep { socket: self };
+        if self.is_linked() {
+            let mut incoming = self.incoming.lock();
+            incoming.begin_new(fd);
+            if !incoming.fall_asleep(alone) {
+                return None;
+            }
+        }
+        Some(asleep)
+    }
+
+    /// Only the kernel's socket counts from now on. Datagrams that are in rings can still be received. Returns the queue
+    /// pairs of its flows, to be ended.
+    pub fn leave_to_kernel(&self) -> Vec<QueuePairId> {
+        self.kernel_only.store(true, Ordering::Release);
+        let mut flows = self.outgoing.lock().end_all();
+        flows.extend(self.incoming.lock().close_all());
+        flows
+    }
+
+    /// Ends its flows: it has been connected anew. Others may be made.
+    pub fn end_flows(&self, endpoint: Option<&Endpoint>) {
+        let mut flows = self.outgoing.lock().end_all();
+        flows.extend(self.incoming.lock().close_all());
+        if let Some(endpoint) = endpoint {
+            flows.into_iter().for_each(|qp| endpoint.end_flow(qp));
+        }
+    }
+}
+
+/// A thread that sleeps in the kernel.
+pub struct Asleep<'a> {
+    socket: &'a Datagram,
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.socket.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}

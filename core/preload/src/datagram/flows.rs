@@ -1,0 +1,102 @@
+//! The flows of the process, as the helper thread makes and ends them.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use netacc_device::{ConnectionId, QueuePairId};
+use parking_lot::Mutex;
+
+use super::{Address, Datagram};
+
+/// A ring that is to be requested.
+pub struct Wanted {
+    /// The socket that sends.
+    pub socket: Weak<Datagram>,
+    /// A descriptor of it.
+    pub fd: c_int,
+    /// The destination.
+    pub to: Address,
+}
+
+/// A flow that is being made.
+pub enum Pending {
+    /// This process sends.
+    Outgoing(Weak<Datagram>, Address),
+    /// It receives from that address.
+    Incoming(Weak<Datagram>, Address),
+}
+
+/// The flows of the process.
+#[derive(Default)]
+pub struct Flows {
+    /// Sockets that peers can find, by number.
+    sockets: Mutex<Vec<Weak<Datagram>>>,
+    pub(crate) wanted: Mutex<Vec<Wanted>>,
+    pub(crate) pending: Mutex<HashMap<ConnectionId, Pending>>,
+    /// The socket of each flow.
+    pub(crate) established: Mutex<HashMap<QueuePairId, Weak<Datagram>>>,
+    /// Datagrams of closed sockets: sent on links, received from links, sent and received by the kernel, dropped.
+    past: [AtomicU64; 5],
+    links: AtomicU64,
+}
+
+const NAMES: [&str; 5] = [
+    "datagrams_sent_link",
+    "datagrams_received_link",
+    "datagrams_sent_kernel",
+    "datagrams_received_kernel",
+    "datagrams_dropped",
+];
+
+impl Flows {
+    /// Gives a socket a number. `None`: it has one.
+    pub fn register(&self, socket: &Arc<Datagram>) -> Option<u32> {
+        let mut sockets = self.sockets.lock();
+        let free = sockets.iter().position(|old| old.strong_count() == 0).unwrap_or(sockets.len());
+        let number = u32::try_from(free).ok()?;
+        if !socket.set_number(number) {
+            return None;
+        }
+        let weak = Arc::downgrade(socket);
+        match sockets.get_mut(free) {
+            Some(place) => *place = weak,
+            None => sockets.push(weak),
+        }
+        Some(number)
+    }
+
+    /// The socket of a number.
+    pub fn socket(&self, number: u32) -> Option<Arc<Datagram>> {
+        self.sockets.lock().get(number as usize)?.upgrade()
+    }
+
+    /// A flow was made.
+    pub fn count_link(&self) {
+        self.links.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds the counts of a socket that is closed.
+    pub fn absorb(&self, socket: &Datagram) {
+        for (past, count) in self.past.iter().zip(numbers(socket)) {
+            past.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts by name, with those of the sockets that are open.
+    pub fn counted(&self, open: &[Arc<Datagram>]) -> Vec<(&'static str, u64)> {
+        let mut sums: [u64; 5] = std::array::from_fn(|i| self.past[i].load(Ordering::Relaxed));
+        for socket in open {
+            sums.iter_mut().zip(numbers(socket)).for_each(|(sum, count)| *sum += count);
+        }
+        let links = ("datagram_flows", self.links.load(Ordering::Relaxed));
+        NAMES.into_iter().zip(sums).chain([links]).collect()
+    }
+}
+
+fn numbers(socket: &Datagram) -> [u64; 5] {
+    let counts = socket.counts();
+    let all = [&counts.tx_link, &counts.rx_link, &counts.tx_kernel, &counts.rx_kernel, &counts.dropped];
+    all.map(|count| count.load(Ordering::Relaxed))
+}

@@ -1,0 +1,276 @@
+//! What a socket receives: its rings, and the addresses from which the kernel has brought it datagrams.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+
+use netacc_datagram::{Receiver, Record};
+use netacc_device::QueuePairId;
+
+use super::Address;
+use crate::os::poll;
+
+/// Addresses that are remembered. A flow is accepted only from one of them. Arbitrary: more than the rings.
+const SOURCES: usize = 256;
+/// Rings of a socket. Arbitrary: each is looked at by each receive that finds nothing.
+const MOST_RINGS: usize = 64;
+/// Datagrams by the kernel between two looks for whether it has more, for rings that are not used yet. Arbitrary.
+const NEW_INTERVAL: u32 = 8;
+/// Datagrams from rings in a row before the kernel is asked for one. Arbitrary.
+const KERNEL_INTERVAL: u32 = 32;
+
+/// A ring that brings datagrams of one flow.
+pub struct Ring {
+    receiver: Receiver,
+    /// The sender, as the kernel names it.
+    source: Address,
+    qp: QueuePairId,
+    /// The sender has ended the flow.
+    ended: bool,
+    /// [`Receiver::sent_by_kernel`] before the kernel was asked.
+    mark: u64,
+}
+
+impl Ring {
+    /// A new one.
+    pub fn new(receiver: Receiver, source: Address, qp: QueuePairId) -> Ring {
+        Ring { receiver, source, qp, ended: false, mark: 0 }
+    }
+
+    /// The record at the front, if it may be taken now.
+    #[inline]
+    fn due(&mut self) -> Option<Record> {
+        self.receiver.front().filter(|record| self.receiver.is_due(record))
+    }
+}
+
+/// What a socket receives.
+#[derive(Default)]
+pub struct Incoming {
+    rings: Vec<Ring>,
+    /// The ring that is looked at first.
+    next: usize,
+    /// Datagrams from rings since the kernel was asked.
+    since_kernel: u32,
+    sources: Vec<Address>,
+    received_while_new: u32,
+    /// Positions of rings that are gone, for [`Incoming::arrivals`].
+    past: u64,
+}
+
+/// A datagram that was claimed for the caller, in the ring of that index.
+pub struct Taken {
+    ring: usize,
+    record: Record,
+}
+
+impl Taken {
+    /// How many bytes it has.
+    pub fn bytes(&self) -> usize {
+        self.record.len()
+    }
+}
+
+impl Incoming {
+    pub(super) fn add(&mut self, ring: Ring) {
+        // The sender has ended an earlier one.
+        if let Some(old) = self.rings.iter_mut().find(|old| old.source == ring.source) {
+            old.ended = true;
+        }
+        self.rings.push(ring);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rings.is_empty()
+    }
+
+    /// Whether another flow may be added.
+    pub fn has_room(&self) -> bool {
+        self.rings.len() < MOST_RINGS
+    }
+
+    /// The kernel has brought a datagram from `source`.
+    #[inline]
+    pub fn came_by_kernel(&mut self, source: &Address) {
+        if let Some(ring) = self.rings.iter_mut().rfind(|ring| ring.source == *source) {
+            ring.receiver.came_by_kernel();
+        } else if self.sources.last() != Some(source) && !self.sources.contains(source) {
+            if self.sources.len() >= SOURCES {
+                self.sources.remove(0);
+            }
+            self.sources.push(*source);
+        }
+    }
+
+    /// The address from which the kernel has brought datagrams, as the kernel writes it.
+    pub fn known_source(&self, source: SocketAddr) -> Option<Address> {
+        let known = self.sources.iter().chain(self.rings.iter().map(|ring| &ring.source));
+        known.copied().find(|known| known.socket_addr() == Some(source))
+    }
+
+    /// Says that the rings are looked at from now on, unless a thread sleeps.
+    #[inline]
+    pub fn stay_awake(&mut self) {
+        for ring in &mut self.rings {
+            ring.receiver.stay_awake();
+        }
+    }
+
+    fn has_new(&self) -> bool {
+        self.rings.iter().any(|ring| ring.receiver.is_new())
+    }
+
+    /// As [`begin_new`](Incoming::begin_new), now and then: a program that is flooded need not ask the kernel twice for each
+    /// datagram.
+    #[inline]
+    pub fn begin_new_sometimes(&mut self, fd: c_int) {
+        if self.has_new() {
+            self.received_while_new = self.received_while_new.wrapping_add(1);
+            if self.received_while_new.is_multiple_of(NEW_INTERVAL) {
+                self.begin_new(fd);
+            }
+        }
+    }
+
+    /// Whether datagrams that the kernel has are known to be before anything that the rings get from now on. The rings were
+    /// found without a datagram that is due after this was called.
+    pub fn expects_by_kernel(&self) -> bool {
+        self.rings.iter().any(|ring| ring.receiver.expects_by_kernel())
+    }
+
+    /// Begins to use rings for which the kernel's socket must be found empty first. A program that receives only what it
+    /// knows to be there never finds it so. `fd` is a descriptor of the socket.
+    pub fn begin_new(&mut self, fd: c_int) {
+        if self.has_new() {
+            self.before_kernel();
+            if poll::ready_events(fd, libc::POLLIN) == 0 {
+                self.kernel_was_empty();
+            }
+        }
+    }
+
+    pub(super) fn fall_asleep(&mut self, alone: bool) -> bool {
+        // All of them, so that none relies on a thread that looks no more.
+        let ready = self.rings.iter_mut().filter_map(|ring| (!ring.receiver.fall_asleep(alone)).then_some(())).count();
+        ready == 0
+    }
+
+    pub(super) fn may_be_ready(&self) -> bool {
+        self.rings.iter().any(|ring| ring.receiver.has_more())
+    }
+
+    pub(super) fn is_ready(&mut self) -> bool {
+        self.rings.iter_mut().any(|ring| ring.receiver.front().is_some())
+    }
+
+    pub(super) fn arrivals(&self) -> u64 {
+        self.rings.iter().fold(self.past, |sum, ring| sum.wrapping_add(ring.receiver.arrivals()))
+    }
+
+    /// Whether it is the kernel's turn although rings may have something.
+    #[inline]
+    pub fn is_kernels_turn(&self) -> bool {
+        self.since_kernel >= KERNEL_INTERVAL
+    }
+
+    /// The next datagram that may be taken. Claims it, unless it is only looked at (`peek`).
+    #[inline]
+    pub fn take(&mut self, peek: bool) -> Option<Taken> {
+        let count = self.rings.len();
+        for i in 0..count {
+            let ring = (self.next + i) % count;
+            if let Some(taken) = self.take_from(ring, peek) {
+                self.next = ring;
+                return Some(taken);
+            }
+        }
+        None
+    }
+
+    /// As [`take`](Incoming::take), of the flow from `source`: the kernel has a datagram of it, which is behind those in the
+    /// ring that are due.
+    pub fn take_before(&mut self, source: &Address, peek: bool) -> Option<Taken> {
+        let ring = self.rings.iter().position(|ring| ring.source == *source)?;
+        self.take_from(ring, peek)
+    }
+
+    #[inline]
+    fn take_from(&mut self, ring: usize, peek: bool) -> Option<Taken> {
+        let from = &mut self.rings[ring];
+        // Bounded: a peer may change what it has written, over and over.
+        for _ in 0..4 {
+            let record = from.due()?;
+            if peek || from.receiver.claim(&record) {
+                return Some(Taken { ring, record });
+            }
+        }
+        None
+    }
+
+    /// Copies bytes of a datagram from `skip` on.
+    ///
+    /// # Safety
+    /// `to..to + len` is writable.
+    #[inline]
+    pub unsafe fn copy(&self, taken: &Taken, skip: usize, to: *mut u8, len: usize) {
+        // SAFETY: passed on.
+        unsafe { self.rings[taken.ring].receiver.copy(&taken.record, skip, to, len) };
+    }
+
+    /// The sender of a datagram.
+    #[inline]
+    pub fn source(&self, taken: &Taken) -> Address {
+        self.rings[taken.ring].source
+    }
+
+    /// The datagram was received.
+    #[inline]
+    pub fn finish(&mut self, taken: &Taken) {
+        self.rings[taken.ring].receiver.release(&taken.record);
+        self.since_kernel += 1;
+    }
+
+    /// The kernel is about to be asked.
+    pub fn before_kernel(&mut self) {
+        self.since_kernel = 0;
+        for ring in &mut self.rings {
+            ring.mark = ring.receiver.sent_by_kernel();
+        }
+    }
+
+    /// The kernel had nothing. Rings whose flows have ended, and that are empty, go.
+    pub fn kernel_was_empty(&mut self) {
+        for ring in &mut self.rings {
+            ring.receiver.kernel_was_empty(ring.mark);
+        }
+        let past = &mut self.past;
+        self.rings.retain_mut(|ring| {
+            let keeps = !ring.ended || ring.receiver.front().is_some();
+            if !keeps {
+                *past = past.wrapping_add(ring.receiver.arrivals());
+            }
+            keeps
+        });
+    }
+
+    /// The sender has ended a flow, or is gone. Returns whether it was one of these.
+    pub fn end(&mut self, qp: QueuePairId) -> bool {
+        let ring = self.rings.iter_mut().find(|ring| ring.qp == qp);
+        ring.map(|ring| ring.ended = true).is_some()
+    }
+
+    /// No datagram takes a ring from now on.
+    pub(super) fn close_all(&mut self) -> Vec<QueuePairId> {
+        let open = self.rings.iter_mut().filter(|ring| !ring.ended);
+        open.map(|ring| {
+            ring.receiver.close();
+            ring.ended = true;
+            ring.qp
+        })
+        .collect()
+    }
+
+    /// The length of the next datagram in a ring.
+    pub fn next_len(&mut self) -> Option<usize> {
+        self.take(true).map(|taken| taken.bytes())
+    }
+}

@@ -1,0 +1,221 @@
+//! What a socket sends: its flows, by destination.
+
+use netacc_datagram::{Refusal, Sender};
+use netacc_device::QueuePairId;
+
+use super::Address;
+
+/// Datagrams to a destination before a ring is requested for them; after a refusal twice as many again, and so on.
+/// Arbitrary.
+const REQUEST_AFTER: u32 = 4;
+/// Destinations that are remembered. Arbitrary.
+const MOST: usize = 1024;
+
+enum State {
+    /// So many datagrams by the kernel, and a ring is requested at so many.
+    Counting {
+        sent: u32,
+        request_at: u32,
+    },
+    /// A ring was requested.
+    Requested {
+        request_at: u32,
+    },
+    Linked {
+        sender: Sender,
+        qp: QueuePairId,
+    },
+}
+
+struct Flow {
+    to: Address,
+    state: State,
+    /// Sends by the kernel that are going on.
+    by_kernel: u32,
+}
+
+/// How a datagram goes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is in the ring.
+    Link,
+    /// The receiver's buffer is full, and the datagram is gone, as by the kernel.
+    Dropped,
+    /// By the kernel: [`Outgoing::end_by_kernel`] must be called once it has gone.
+    Kernel,
+    /// By the kernel, as above; and a ring is to be requested for those that follow.
+    KernelThenRequest,
+}
+
+/// What a socket sends.
+#[derive(Default)]
+pub struct Outgoing {
+    flows: Vec<Flow>,
+    /// The flow of the last datagram.
+    last: usize,
+    /// The destination that the socket is connected to, once that is known.
+    pub connected: Option<Address>,
+}
+
+impl Outgoing {
+    #[inline]
+    fn find(&mut self, to: &Address) -> Option<&mut Flow> {
+        if self.flows.get(self.last).is_none_or(|flow| flow.to != *to) {
+            self.last = self.flows.iter().position(|flow| flow.to == *to)?;
+        }
+        self.flows.get_mut(self.last)
+    }
+
+    /// Sends a datagram of these pieces, or says how it must go.
+    ///
+    /// # Safety
+    /// The pieces are readable, and `len` bytes together.
+    #[inline]
+    pub unsafe fn send(&mut self, to: &Address, pieces: impl Iterator<Item = (*const u8, usize)>, len: usize) -> Way {
+        let Some(flow) = self.find(to) else {
+            if self.flows.len() >= MOST {
+                // Those that have rings are worth more than what is new.
+                self.flows.retain(|flow| matches!(flow.state, State::Linked { .. }));
+                self.last = 0;
+            }
+            if self.flows.len() < MOST {
+                self.flows.push(Flow {
+                    to: *to,
+                    state: State::Counting { sent: 1, request_at: REQUEST_AFTER },
+                    by_kernel: 1,
+                });
+            }
+            return Way::Kernel;
+        };
+        match &mut flow.state {
+            State::Linked { sender, .. } => {
+                // SAFETY: passed on.
+                match unsafe { sender.send(pieces, len) } {
+                    Ok(()) => return Way::Link,
+                    Err(Refusal::Dropped) => return Way::Dropped,
+                    Err(Refusal::Closed) => {}
+                    Err(_) => sender.begin_by_kernel(),
+                }
+            }
+            State::Counting { sent, request_at } => {
+                *sent += 1;
+                let request_at = *request_at;
+                if *sent >= request_at {
+                    flow.state = State::Requested { request_at };
+                    flow.by_kernel += 1;
+                    return Way::KernelThenRequest;
+                }
+            }
+            State::Requested { .. } => {}
+        }
+        flow.by_kernel += 1;
+        Way::Kernel
+    }
+
+    /// A datagram goes by the kernel because of what it is: see [`Way::Kernel`].
+    pub fn begin_by_kernel(&mut self, to: &Address) {
+        if let Some(flow) = self.find(to) {
+            flow.by_kernel += 1;
+            if let State::Linked { sender, .. } = &mut flow.state {
+                sender.begin_by_kernel();
+            }
+        }
+    }
+
+    /// A datagram was `sent` by the kernel, or could not be.
+    pub fn end_by_kernel(&mut self, to: &Address, sent: bool) {
+        if let Some(flow) = self.find(to) {
+            flow.by_kernel = flow.by_kernel.saturating_sub(1);
+            if let State::Linked { sender, .. } = &mut flow.state {
+                sender.end_by_kernel(sent);
+            }
+        }
+    }
+
+    /// There is a ring now. `false`: the flow is not wanted any more.
+    pub fn link(&mut self, to: &Address, mut sender: Sender, qp: QueuePairId) -> bool {
+        let Some(flow) = self.find(to).filter(|flow| matches!(flow.state, State::Requested { .. })) else {
+            return false;
+        };
+        sender.start(flow.by_kernel.into());
+        flow.state = State::Linked { sender, qp };
+        true
+    }
+
+    /// There will be no ring for now.
+    pub fn refuse(&mut self, to: &Address) {
+        if let Some(flow) = self.find(to) {
+            if let State::Requested { request_at } = flow.state {
+                flow.state = State::Counting { sent: 0, request_at: request_at.saturating_mul(2) };
+            }
+        }
+    }
+
+    /// The receiver has ended a flow, or is gone. Returns whether it was one of these.
+    pub fn end(&mut self, qp: QueuePairId) -> bool {
+        let is_it = |flow: &Flow| matches!(flow.state, State::Linked { qp: of, .. } if of == qp);
+        let before = self.flows.len();
+        self.flows.retain(|flow| !is_it(flow));
+        self.last = 0;
+        self.flows.len() < before
+    }
+
+    pub(super) fn end_all(&mut self) -> Vec<QueuePairId> {
+        self.connected = None;
+        self.last = 0;
+        let ended = self.flows.drain(..).filter_map(|flow| match flow.state {
+            State::Linked { qp, .. } => Some(qp),
+            _ => None,
+        });
+        ended.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netacc_datagram::{inbox_len, Receiver, OUTBOX_LEN};
+    use netacc_device::Memory;
+
+    use super::*;
+
+    fn to(port: u8) -> Address {
+        Address::new(&[2, 0, 0, port, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0])
+    }
+
+    fn send(outgoing: &mut Outgoing, port: u8) -> Way {
+        // SAFETY: no bytes.
+        unsafe { outgoing.send(&to(port), std::iter::empty(), 0) }
+    }
+
+    #[test]
+    fn a_ring_is_requested_once_and_later_again() {
+        let mut outgoing = Outgoing::default();
+        let requests =
+            |outgoing: &mut Outgoing, n: usize| (0..n).filter(|_| send(outgoing, 1) == Way::KernelThenRequest).count();
+        assert_eq!(requests(&mut outgoing, 3), 0);
+        assert_eq!(requests(&mut outgoing, 100), 1);
+        outgoing.refuse(&to(1));
+        assert_eq!(requests(&mut outgoing, 7), 0);
+        assert_eq!(requests(&mut outgoing, 100), 1);
+    }
+
+    #[test]
+    fn a_linked_flow_takes_its_ring_while_the_receiver_is_awake() {
+        let mut outgoing = Outgoing::default();
+        while send(&mut outgoing, 1) != Way::KernelThenRequest {
+            outgoing.end_by_kernel(&to(1), true);
+        }
+        outgoing.end_by_kernel(&to(1), true);
+        let (inbox, outbox) = (Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN));
+        let mut receiver = Receiver::new(inbox.clone(), outbox.clone()).unwrap();
+        assert!(outgoing.link(&to(1), Sender::new(inbox, outbox).unwrap(), QueuePairId(7)));
+        assert_eq!(send(&mut outgoing, 1), Way::Kernel);
+        outgoing.end_by_kernel(&to(1), true);
+        receiver.kernel_was_empty(receiver.sent_by_kernel());
+        receiver.stay_awake();
+        assert_eq!(send(&mut outgoing, 1), Way::Link);
+        assert_eq!(send(&mut outgoing, 2), Way::Kernel, "another destination");
+        assert!(outgoing.end(QueuePairId(7)));
+        assert_eq!(send(&mut outgoing, 1), Way::Kernel);
+    }
+}
