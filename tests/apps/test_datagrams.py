@@ -1,0 +1,134 @@
+"""UDP between processes: the same datagrams in the same order as by the kernel, and many of them on rings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.modes import Mode
+from tests.apps.lib.net import free_port
+from tests.apps.programs.datagram_server import WAYS
+
+BURSTS = 400
+#: Of a burst the first datagram wakes the receiver, and the others take the ring, unless it sleeps again.
+SHARE = 0.1
+#: Of test_calls' datagrams that are to take the ring: two phases of 40, without those before there is a flow.
+WARM = 10
+#: While two threads sleep, it is not known which one a datagram wakes.
+WITHOUT_SHARE = {"threads"}
+#: Those whose sockets stay in the kernel.
+KERNELS = {"nested", "once"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one process has counted when it ended."""
+
+    flows: int
+    sent_link: int
+    received_link: int
+    sent_kernel: int
+    received_kernel: int
+
+    @classmethod
+    def of(cls, counted: Path) -> Seen:
+        if not counted.exists():
+            # The library has had nothing to do.
+            return cls(0, 0, 0, 0, 0)
+        (line,) = counted.read_text().splitlines()
+        count = json.loads(line)["cnt"]
+        ways = [f"datagrams_{what}_{by}" for by in ("link", "kernel") for what in ("sent", "received")]
+        return cls(count["datagram_flows"], *(count[way] for way in ways))
+
+
+@dataclass(frozen=True)
+class Ran:
+    server: Seen | None
+    client: Seen | None
+
+
+def run(lab: Lab, mode: Mode, way: str, address: str = "127.0.0.1", how: str = "sendto") -> Ran:
+    """One conversation, which the client checks. The counts are those of accelerated processes."""
+    port = free_port()
+    counted = [lab.folder / "server.counted", lab.folder / "client.counted"]
+    module = "tests.apps.programs.datagram_"
+    server = lab.start(
+        "server",
+        [sys.executable, "-m", module + "server", address, str(port), way],
+        accelerated=mode.server,
+        env={"NETACC_EXIT_STATS": str(counted[0])},
+    )
+    server.wait_line("ready")
+    order = "any" if way == "threads" else "ordered"
+    client = lab.start(
+        "client",
+        [sys.executable, "-m", module + "client", address, str(port), str(BURSTS), how, order],
+        accelerated=mode.client,
+        env={"NETACC_EXIT_STATS": str(counted[1])},
+    )
+    printed = client.finish(100)
+    assert server.wait() == 0
+    assert f"received {BURSTS // 50 + (BURSTS - BURSTS // 50) * 16}" in printed
+    sides = zip((mode.server, mode.client), counted, strict=True)
+    return Ran(*(Seen.of(file) if accelerated else None for accelerated, file in sides))
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_ways_to_wait(mode: Mode, way: str, lab: Lab) -> None:
+    ran = run(lab, mode, way)
+    if mode is Mode.SHM and way not in KERNELS:
+        assert ran.server is not None and ran.client is not None
+        assert ran.server.flows == ran.client.flows == 2
+        total = ran.server.received_link + ran.server.received_kernel
+        assert ran.server.received_link >= (0 if way in WITHOUT_SHARE else SHARE) * total, ran
+        assert (ran.server.received_link, ran.client.received_link) == (
+            ran.client.sent_link,
+            ran.server.sent_link,
+        )
+    else:
+        for seen in (ran.server, ran.client):
+            assert seen is None or seen.flows == seen.sent_link == seen.received_link == 0, ran
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("how", ["sendto", "connected"])
+@pytest.mark.usefixtures("library")
+def test_addresses(address: str, how: str, lab: Lab) -> None:
+    ran = run(lab, Mode.SHM, "blocking", address, how)
+    assert ran.server is not None
+    assert ran.server.received_link > 0 and ran.server.sent_link > 0, ran
+
+
+def calls(lab: Lab, name: str, *, accelerated: bool) -> tuple[list[str], list[Seen]]:
+    """What the calls answer, and what the two processes have counted."""
+    folder = lab.folder / name
+    folder.mkdir()
+    started = lab.start(
+        name,
+        [sys.executable, "-m", "tests.apps.programs.datagram_calls"],
+        accelerated=accelerated,
+        env={"NETACC_EXIT_STATS": str(folder / "counted")},
+    )
+    printed = started.finish(100).splitlines()
+    lines = (folder / "counted").read_text().splitlines() if accelerated else []
+    seen = []
+    for number, line in enumerate(lines):
+        one = folder / str(number)
+        one.write_text(line + "\n")
+        seen.append(Seen.of(one))
+    return printed, seen
+
+
+@pytest.mark.usefixtures("library")
+def test_calls_answer_as_the_kernels(lab: Lab) -> None:
+    kernels, _ = calls(lab, "kernel", accelerated=False)
+    ours, seen = calls(lab, "rings", accelerated=True)
+    assert ours == kernels
+    assert json.loads(kernels[-1]) == ["ended"]
+    # Both processes have received from rings, before and after the socket was connected.
+    assert sum(one.received_link > WARM for one in seen) == 2, seen
