@@ -15,12 +15,12 @@ SAMPLE   := core/config/netacc.conf
 DOCS     := $(wildcard README.md ARCHITECTURE.md CONTRIBUTING.md LICENSE-MIT LICENSE-APACHE core/proto/SPEC.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test demo bench lint docs notebooks install uninstall clean
+.PHONY: help build check test demo bench lint docs notebooks paper paper-records install uninstall clean
 
 help: ## Show these targets
 	@echo 'netacc-lab: unmodified TCP programs over RDMA or shared memory'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo '  One job alone: ci/run.sh <job>; "ci/run.sh help" lists them.'
 
@@ -47,6 +47,12 @@ notebooks: ## Open the notebooks in JupyterLab, with everything that they need i
 
 docs: ## Build the documentation into target/docs/index.html, its references and links checked
 	@ci/run.sh docs
+
+paper: ## Make target/paper/netacc.pdf, the paper, its numbers and figures from the records
+	@ci/run.sh paper
+
+paper-records: ## Make the paper's records again, those that a laptop can (about an hour on an idle machine)
+	@ci/run.sh paper-records
 
 install: ## Install what `make build` left (PREFIX=/usr/local DESTDIR= SYSCONFDIR=)
 	@for file in $(PROGRAMS) $(LIBRARY) $(LOADER); do \

@@ -196,7 +196,7 @@ job_lint() { # formats and lints of Rust, Python, shell and commit subjects; the
     .venv/bin/mypy
     .venv/bin/python ci/structure.py
     lint_commits
-    shellcheck ci/*.sh .ci/run
+    shellcheck ci/*.sh paper/*.sh .ci/run
 }
 
 # An archive of the sources, or a shallow clone, has no history to check.
@@ -353,6 +353,21 @@ job_docs() { # the documentation as a site in target/docs: reference from the co
     [ -n "${NETACC_SIMULATOR:-}" ] || need_ns3
     NETACC_RUNS="$PWD/target/docs-runs" .venv/bin/python -m sphinx -q -W -n --keep-going -d target/docs-doctrees docs target/docs
     say "target/docs/index.html"
+}
+
+job_paper() { # the paper, target/paper/netacc.pdf, all of its numbers from records (arguments: of paper.build, as --png)
+    need_python
+    .venv/bin/python -m paper.build "$@"
+    # Arguments are for a look at the paper; the tests build it several times.
+    [ $# -gt 0 ] || .venv/bin/python -m pytest -q tests/paper
+}
+
+job_paper-records() { # the records of the paper again, those that a laptop can make (arguments: only these; paper/README.md)
+    need_lab
+    need_ns3
+    need_binaries
+    need "${NEEDS_REDIS[@]}"
+    paper/record.sh "$@"
 }
 
 job_props() { # generated programs on kernel TCP, shared memory, the core alone and the core in ns-3 (arguments: for pytest)
@@ -644,7 +659,7 @@ job_watch() { # what has changed since a commit: benchmarks in turns, instructio
 # ---- everything, with timings -----------------------------------------------------------------------------
 
 # Cheap steps that find most come first. The applications come last, so their closing lines end the output.
-readonly ALL_STEPS=(setup build lint spec unit no-std model docs sim ns3 studies wheel props lab apps)
+readonly ALL_STEPS=(setup build lint spec paper unit no-std model docs sim ns3 studies wheel props lab apps)
 
 # The last lines of a test runner: `cargo test` prints them once a crate, pytest once.
 closing_lines() {
