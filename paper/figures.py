@@ -64,7 +64,7 @@ def loads(reader: Reader) -> Figure:
     axes.axvline(1, color="black", linewidth=0.8, linestyle="--")
     axes.set_yticks(range(len(names)), [NAMES[n].replace("ping-pong 64 B", "ping-pong") for n in names])
     axes.set_xlabel("rate, kernel TCP = 1 (log scale)")
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="upper right", frameon=False)
     axes.grid(axis="x")
     axes.set_axisbelow(True)
     return figure
@@ -200,7 +200,9 @@ def simulated(reader: Reader) -> Figure:
                     color=colour, markeredgecolor="black", markeredgewidth=0.7, linestyle="none",
                 )  # fmt: skip
             axes.plot([], [], "o", color=colour, markeredgecolor="black", markersize=4.5, label=label)
-        axes.set_xticks(range(len(names)), [name.replace(" B", "") for name in names])
+        axes.set_xticks(
+            range(len(names)), [name.replace(" B", "").replace("latency", "lat.") for name in names]
+        )
         axes.axhline(1, color="black", linewidth=0.8)
         axes.axhspan(0.9, 1.1, color="0.9", zorder=0)
         axes.set_ylim(0.35, 1.4)

@@ -1,14 +1,15 @@
-"""Makes the records of `paper/records`: `python -m paper.record counts|model|simulation`.
+"""Makes the records of `paper/records`: `python -m paper.record counts|model|simulation|measured`.
 
 The paper quotes nothing but records. Most are in `results`, written by the tools that measured. This module
 makes the others: it counts what is in the tree, runs the model check, and runs the simulations that are
-compared with known figures. Nothing here measures time.
+compared with known figures. `measured` alone measures time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -176,39 +177,54 @@ def model(options: Options) -> None:
 
 def _kind(what: str, check: str) -> str:
     """A row says in brackets how its simulated figure came about; the rows of closed forms need not."""
-    found = re.search(r"\((fitted|follows|predicted)\)", what)
+    found = re.search(r"\((fitted|follows|predicted|calibrated)\)", what)
     if found:
         return found[1]
-    return "predicted" if check in ("redis", "gazelle", "udpdk", "deployment_set") else "closed form"
+    published = ("redis", "gazelle", "udpdk", "deployment_set", "redis_here")
+    return "predicted" if check in published else "closed form"
 
 
 def simulation(options: Options) -> None:
     """Simulation beside closed forms and published figures. Needs `ci/run.sh sim-tools`."""
-    # Only here, because they need the built package.
-    from tests.sim import validation
-
-    checks: dict[str, list[dict[str, Any]]] = {}
-    for name in options.checks or CHECKS:
-        with tempfile.TemporaryDirectory() as folder:
-            rows = getattr(validation, name)(Path(folder))
-        print(f"{name}: {len(rows)} rows", file=sys.stderr)
-        checks[name] = [
-            {
-                "what": re.sub(r" \((fitted|follows|predicted)\)", "", row.what),
-                "kind": _kind(row.what, name),
-                "expected": row.expected,
-                "simulated": row.simulated,
-                "unit": row.unit,
-                "bound": row.bound,
-                "holds": row.holds,
-            }
-            for row in rows
-        ]
+    checks = {name: _rows_of(name) for name in options.checks or CHECKS}
     write("simulation", options, {"command": "python -m paper.record simulation", "checks": checks})
 
 
+def measured(options: Options) -> None:
+    """Simulation beside Redis on this machine. Needs `ci/run.sh sim-tools`, and the programs."""
+    checks = {"redis_here": _rows_of("redis_here")}
+    machine = {"cores": os.cpu_count(), "kernel": os.uname().release}
+    write(
+        "measured",
+        options,
+        {"command": "python -m paper.record measured", "machine": machine, "checks": checks},
+    )
+
+
+def _rows_of(check: str) -> list[dict[str, Any]]:
+    """The rows of a check of `tests/sim/validation.py`."""
+    # Only here, because it needs the built package.
+    from tests.sim import validation
+
+    with tempfile.TemporaryDirectory() as folder:
+        rows = getattr(validation, check)(Path(folder))
+    print(f"{check}: {len(rows)} rows", file=sys.stderr)
+    return [
+        {
+            "what": re.sub(r" \((fitted|follows|predicted|calibrated)\)", "", row.what),
+            "kind": _kind(row.what, check),
+            "expected": row.expected,
+            "simulated": row.simulated,
+            "unit": row.unit,
+            "bound": row.bound,
+            "holds": row.holds,
+        }
+        for row in rows
+    ]
+
+
 COMMANDS: dict[str, Callable[[Options], None]] = {
-    command.__name__: command for command in (counts, model, simulation)
+    command.__name__: command for command in (counts, model, simulation, measured)
 }
 
 

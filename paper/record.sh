@@ -8,11 +8,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly NETACC="${NETACC_BIN_DIR:-target/release}/netacc"
 readonly PYTHON=.venv/bin/python
-readonly LAPTOP=(counts model simulation loads many busy trace)
+readonly LAPTOP=(counts model simulation measured loads many busy trace)
 
 record_counts() { "$PYTHON" -m paper.record counts; }
 record_model() { "$PYTHON" -m paper.record model; }
 record_simulation() { "$PYTHON" -m paper.record simulation; }
+record_measured() { "$PYTHON" -m paper.record measured; }
 record_loads() { results/make.sh; }
 record_busy() { results/busy.sh; }
 record_trace() { results/trace.sh; }

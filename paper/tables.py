@@ -16,6 +16,7 @@ from paper.values import (
     RSTREAM,
     RXE,
     SEEN,
+    Format,
     per_second,
     percent,
     plain,
@@ -52,6 +53,8 @@ NAMES = {
 def span(reader: Reader, record: str, key: str) -> str:
     """A median with its range."""
     found = {part: reader.number(record, f"{key}.{part}") for part in ("median", "min", "max")}
+    if found["min"] == found["max"]:
+        return plain(found["median"])
     return f"{plain(found['median'])} ({plain(found['min'])}{TO}{plain(found['max'])})"
 
 
@@ -136,21 +139,20 @@ def executors(reader: Reader) -> Rows:
 
 
 def programs(reader: Reader) -> Rows:
-    """Real programs: bytes of both directions, and the share on links."""
-    rows = []
-    for each in reader.any("results/apps.json", "results"):
-        if each["mode"] == "shm":
-            moved = (each["link_bytes"] + each["tcp_bytes"]) / 1e6
-            rows.append([each["program"], f"{moved:.1f}", percent(each["link_share"])])
-    return rows
+    """Real programs: the share of their bytes on links."""
+    return [
+        [each["program"], percent(each["link_share"]).removesuffix(" %")]
+        for each in reader.any("results/apps.json", "results")
+        if each["mode"] == "shm"
+    ]
 
 
 def rstream(reader: Reader) -> Rows:
     """rstream over SoftRoCE: medians of the turns, with ranges."""
     rows = []
-    figures = {
-        "round trip, 64 B (µs)": ("round_trip_us", whole),
-        "messages of 64 B a second": ("messages_per_s", whole),
+    figures: dict[str, tuple[str, Format]] = {
+        "round trip (ms)": ("round_trip_us", lambda us: plain(us / 1000)),
+        "messages (k/s)": ("messages_per_s", lambda rate: plain(rate / 1000)),
         "stream (Gbit/s)": ("gbit_per_s", plain),
     }
     for title, (figure, shown) in figures.items():

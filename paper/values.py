@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import floor
 from statistics import median
 
 from paper.reading import Reader
@@ -46,8 +47,9 @@ def per_second(value: float) -> str:
 def percent(value: float) -> str:
     """A share: 99.6 %."""
     # Not quite all is not all.
-    shown = f"{value * 100:.2f}" if 0.999 <= value < 1 else f"{value * 100:.1f}".removesuffix(".0")
-    return f"{shown} %"
+    if 0.999 <= value < 1:
+        return f"{floor(value * 10_000) / 100:.2f} %"
+    return f"{value * 100:.1f}".removesuffix(".0") + " %"
 
 
 def micro(value: float) -> str:
@@ -406,6 +408,7 @@ ERDMA_FAULTS = {
 }
 
 SIMULATION = "paper/records/simulation.json"
+MEASURED = "paper/records/measured.json"
 CLOSED = ("serialisation", "bandwidth_delay", "queueing", "dcqcn_fixed_point", "links")
 
 
@@ -438,6 +441,17 @@ def _simulated(values: Values) -> None:
         values.add(f"sim.{name}.error", off)
         values.add(f"sim.{name}.known", known)
         values.add(f"sim.{name}.seen", seen)
+    busy = "processors that other work kept busy"
+    values.add("here.busy", lambda: plain(
+        values.reader.chosen(MEASURED, "checks.redis_here", what=busy)["simulated"]
+    ))  # fmt: skip
+
+    def rates() -> list[float]:
+        rows = values.reader.any(MEASURED, "checks.redis_here")
+        return [error(row) + 1 for row in rows if row["what"].endswith(": rate")]
+
+    values.add("here.least", lambda: plain(min(rates())))
+    values.add("here.most", lambda: plain(max(rates())))
     values.add("guide.ratio", lambda: plain(
         values.reader.chosen(SIMULATION, "checks.redis", what="netacc: rate")["expected"]
         / values.reader.chosen(SIMULATION, "checks.redis", what="kernel-tcp: rate")["expected"]
