@@ -64,7 +64,7 @@ def loads(reader: Reader) -> Figure:
     axes.axvline(1, color="black", linewidth=0.8, linestyle="--")
     axes.set_yticks(range(len(names)), [NAMES[n].replace("ping-pong 64 B", "ping-pong") for n in names])
     axes.set_xlabel("rate, kernel TCP = 1 (log scale)")
-    axes.legend(loc="upper right", frameon=False)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False)
     axes.grid(axis="x")
     axes.set_axisbelow(True)
     return figure

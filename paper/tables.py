@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import floor
 from statistics import median
 
 from paper.reading import Reader
@@ -18,7 +19,6 @@ from paper.values import (
     SEEN,
     Format,
     per_second,
-    percent,
     plain,
     turns,
     whole,
@@ -123,7 +123,7 @@ def models(reader: Reader) -> Rows:
 
 #: The executors of the counted run.
 EXECUTORS = {
-    "shm": "real processes, shared memory",
+    "shm": "the library, shared memory",
     "harness": "the core, seeded scheduler",
     "ns3": "the core in ns-3",
 }
@@ -141,7 +141,7 @@ def executors(reader: Reader) -> Rows:
 def programs(reader: Reader) -> Rows:
     """Real programs: the share of their bytes on links."""
     return [
-        [each["program"], percent(each["link_share"]).removesuffix(" %")]
+        [each["program"], f"{floor(each['link_share'] * 1000) / 10:.1f}"]
         for each in reader.any("results/apps.json", "results")
         if each["mode"] == "shm"
     ]
@@ -167,7 +167,7 @@ def rstream(reader: Reader) -> Rows:
 #: Programs between two hosts: their titles, and the figure of each.
 DEPLOYED = {
     "redis-single": ("Redis, SET/s", "set_per_s"),
-    "redis-replica": ("with a replica, SET/s", "set_per_s"),
+    "redis-replica": ("replicated, SET/s", "set_per_s"),
     "redis-cluster": ("Cluster, SET/s", "set_per_s"),
     "memcached": ("memcached, set/s", "set_per_s"),
     "nginx": ("nginx, requests/s", "requests_per_s"),

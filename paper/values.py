@@ -141,6 +141,8 @@ def _programs(values: Values) -> None:
     values.said(
         "gen.big.one gen.big.rest", SEEN, r"Of the \d+, (\d+) were one fault.*?The other (\d+) were open"
     )
+    late = r"of commit a93016f.*?\| `shm` \| ([\d,]+) \| [\d,]+ \| [\d,]+ \| [\d,]+ \| (\d+), and 1 unstable"
+    values.said("gen.late gen.late.differ", SEEN, late)
     for name in ("shm", "harness", "ns3"):
         for column in ("programs", "steps", "moved bytes off kernel TCP", "differ"):
             values.cell(f"gen.{name}.{column.split()[0]}", SEEN, "By executor", name, column)
@@ -438,7 +440,12 @@ def _simulated(values: Values) -> None:
         def seen(check: str = check, what: str = what) -> str:
             return figure(values.reader.chosen(SIMULATION, f"checks.{check}", what=what)["simulated"])
 
+        def size(check: str = check, what: str = what) -> str:
+            row = values.reader.chosen(SIMULATION, f"checks.{check}", what=what)
+            return f"{abs(error(row)) * 100:.0f} %"
+
         values.add(f"sim.{name}.error", off)
+        values.add(f"sim.{name}.size", size)
         values.add(f"sim.{name}.known", known)
         values.add(f"sim.{name}.seen", seen)
     busy = "processors that other work kept busy"
