@@ -18,43 +18,40 @@ from paper import figures, tables, values
 from paper.reading import ROOT, MissingError, Reader
 
 TEXT = ROOT / "paper"
-#: `v("NAME")` in the text.
-USE = re.compile(r'\bv\("([^"]+)"\)')
+#: `v("NAME")` in the text, and `ratio("NAME")`, which prints three numbers.
+USE = re.compile(r'\b(v|ratio)\("([^"]+)"\)')
 PAGES_MOST = 14
 
 
 def prepare(reader: Reader, out: Path) -> None:
     """Writes the numbers, the tables and the figures; and which is from where."""
     out.mkdir(parents=True, exist_ok=True)
-    found = values.everything(reader)
-    for name in used():
-        if name not in found.texts:
-            raise MissingError(f"the text names {name!r}, which paper/values.py has not")
-    data = {"values": found.texts, "tables": tables.everything(reader)}
+    texts, sources = values.names(reader).read(used())
+    cells, of_cells = tables.everything(reader)
+    data = {"values": texts, "tables": cells}
     (out / "data.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
     drawn = figures.draw(reader, out / "figures")
-    (out / "claims.md").write_text(claims(found, drawn), "utf-8")
+    (out / "claims.md").write_text(claims(texts, sources, of_cells | drawn), "utf-8")
 
 
 def used() -> list[str]:
     """The names in the text, in their order."""
     texts = "\n".join(file.read_text("utf-8") for file in sorted(TEXT.rglob("*.typ")))
-    return list(dict.fromkeys(USE.findall(texts)))
+    names: dict[str, None] = {}
+    for macro, name in USE.findall(texts):
+        parts = (".median", ".min", ".max") if macro == "ratio" else ("",)
+        names |= dict.fromkeys(name + part for part in parts)
+    return list(names)
 
 
-def claims(found: values.Values, drawn: dict[str, list[str]]) -> str:
-    """Markdown: each number of the text, each figure, and the records that they are from."""
-    lines = [
-        "# Numbers of the paper and their records",
-        "",
-        "| name | printed | from |",
-        "| --- | --- | --- |",
-    ]
-    for name in used():
-        sources = "<br>".join(source.replace("|", "\\|") for source in found.sources[name])
-        lines.append(f"| {name} | {found.texts[name]} | {sources} |")
-    lines += ["", "| figure | from |", "| --- | --- |"]
-    lines += [f"| {name} | {', '.join(sources)} |" for name, sources in drawn.items()]
+def claims(texts: dict[str, str], sources: dict[str, list[str]], others: dict[str, list[str]]) -> str:
+    """Markdown: each number of the text, each table and figure, and the records that they are from."""
+    lines = ["# Numbers of the paper and their records", "", "| name | printed | from |", "| - | - | - |"]
+    for name, text in texts.items():
+        places = "<br>".join(source.replace("|", "\\|") for source in sources[name])
+        lines.append(f"| {name} | {text} | {places} |")
+    lines += ["", "| table or figure | from |", "| - | - |"]
+    lines += [f"| {name} | {', '.join(records)} |" for name, records in others.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -236,5 +236,5 @@ def draw(reader: Reader, folder: Path) -> dict[str, list[str]]:
             figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
             figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
             plt.close(figure)
-            sources[name] = sorted({reading.split(":")[0] for reading in reader.readings})
+            sources[name] = reader.records()
     return sources

@@ -62,6 +62,10 @@ class Reader:
                 raise MissingError(f"{record}: {error}") from None
         return self._parsed[record]
 
+    def records(self) -> list[str]:
+        """The records that were read since the readings were last cleared."""
+        return sorted({reading.split(":")[0] for reading in self.readings})
+
     def _note(self, record: str, key: str) -> None:
         self.readings[f"{record}: {key}"] = None
 

@@ -30,10 +30,16 @@ Rows = list[list[str]]
 TO = "\N{EN DASH}"
 
 
-def everything(reader: Reader) -> dict[str, Rows]:
-    """All tables, by the name of the function that makes each."""
+def everything(reader: Reader) -> tuple[dict[str, Rows], dict[str, list[str]]]:
+    """All tables, by the name of the function that makes each, and the records of each."""
     parts = (loads, many, models, executors, programs, rstream, deployments, failures, faults)
-    return {part.__name__: part(reader) for part in parts}
+    cells: dict[str, Rows] = {}
+    sources: dict[str, list[str]] = {}
+    for part in parts:
+        reader.readings.clear()
+        cells[part.__name__] = part(reader)
+        sources[part.__name__] = reader.records()
+    return cells, sources
 
 
 #: What the text calls the loads.

@@ -6,12 +6,12 @@ build.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import floor
 from statistics import median
 
-from paper.reading import Reader
+from paper.reading import MissingError, Reader
 
 #: Three significant digits are more than any figure here deserves.
 Format = Callable[[float], str]
@@ -59,18 +59,26 @@ def micro(value: float) -> str:
 
 @dataclass
 class Values:
-    """The names, with their texts and what they were read from."""
+    """The names, each with what makes its text. Records are read for those that are wanted."""
 
     reader: Reader
-    texts: dict[str, str] = field(default_factory=dict)
-    sources: dict[str, list[str]] = field(default_factory=dict)
+    makers: dict[str, Callable[[], str]] = field(default_factory=dict)
 
     def add(self, name: str, make: Callable[[], str]) -> None:
         """A name, once."""
-        assert name not in self.texts, f"{name} is there already"
-        self.reader.readings.clear()
-        self.texts[name] = make()
-        self.sources[name] = list(self.reader.readings)
+        assert name not in self.makers, f"{name} is there already"
+        self.makers[name] = make
+
+    def read(self, names: Iterable[str]) -> tuple[dict[str, str], dict[str, list[str]]]:
+        """The texts of these names, and what each was read from."""
+        texts, sources = {}, {}
+        for name in names:
+            if name not in self.makers:
+                raise MissingError(f"the text names {name!r}, which paper/values.py has not")
+            self.reader.readings.clear()
+            texts[name] = self.makers[name]()
+            sources[name] = list(self.reader.readings)
+        return texts, sources
 
     def number(self, name: str, record: str, key: str, shown: Format = plain, scale: float = 1.0) -> None:
         """A number of a record."""
@@ -97,7 +105,7 @@ MODEL = "paper/records/model.json"
 COUNTS = "paper/records/counts.json"
 
 
-def everything(reader: Reader) -> Values:
+def names(reader: Reader) -> Values:
     """All names."""
     values = Values(reader)
     for part in (_counts, _model, _programs, _bench, _many, _busy, _stages, _two_hosts, _erdma, _simulated):
@@ -115,7 +123,7 @@ def _counts(values: Values) -> None:
         "redis_suite_files", "suite_differences",
     ):  # fmt: skip
         values.number(f"count.{name}", COUNTS, name, whole)
-    for name in ("protocol", "preload", "rust", "specification"):
+    for name in ("protocol", "preload"):
         values.number(f"lines.{name}", COUNTS, f"lines.{name}", whole)
     for name in ("send", "recv"):
         values.number(f"instructions.{name}", COUNTS, f"instructions.instructions.{name}", whole)
@@ -125,7 +133,6 @@ def _model(values: Values) -> None:
     values.number("model.states", MODEL, "states", plain, 1e-6)
     values.number("model.most", MODEL, "most_states", plain, 1e-6)
     values.number("model.configurations", MODEL, "configurations", whole)
-    values.number("model.depth", MODEL, "depth", whole)
     values.number("model.mutants", MODEL, "mutants_found", whole)
     values.add("model.regressions", lambda: whole(len(values.reader.any(MODEL, "regressions"))))
 
@@ -143,21 +150,9 @@ def _programs(values: Values) -> None:
     )
     late = r"of commit a93016f.*?\| `shm` \| ([\d,]+) \| [\d,]+ \| [\d,]+ \| [\d,]+ \| (\d+), and 1 unstable"
     values.said("gen.late gen.late.differ", SEEN, late)
-    for name in ("shm", "harness", "ns3"):
-        for column in ("programs", "steps", "moved bytes off kernel TCP", "differ"):
-            values.cell(f"gen.{name}.{column.split()[0]}", SEEN, "By executor", name, column)
     values.said("suite.tests suite.files", SEEN, r"all (\d+) tests of the (\d+) files")
     values.said("suite.link suite.all", SEEN, r"sent ([\d,]+) of ([\d,]+) MB on links")
-    values.said("suite.second", SEEN, r"In a second run, at a load of \d+, (\d+) passed and one failed")
-    values.said("suite.ended", SEEN, r"in ([\d,]+) comparisons of calls after each way")
     rows = "results/apps.json"
-    for load in ("node http", "nginx curl large", "postgresql pgbench", "redis-benchmark x1"):
-
-        def share(load: str = load) -> str:
-            found = values.reader.chosen(rows, "results", program=load, mode="shm")
-            return percent(found["link_share"])
-
-        values.add(f"apps.{load}", share)
     values.add("apps.loads", lambda: whole(len(
         {each["program"] for each in values.reader.any(rows, "results") if each["mode"] == "shm"}
     )))  # fmt: skip
@@ -183,13 +178,6 @@ LOADS = {
 
 def _bench(values: Values) -> None:
     for name, (record, within) in LOADS.items():
-        for path in ("tcp", "unix", "shm"):
-            if path == "unix" and name == "c8000":
-                continue
-            at = f"{within}.{path}"
-            values.number(f"{name}.{path}.rate", record, f"{at}.requests_per_s", per_second)
-            for figure in ("p50", "p99"):
-                values.number(f"{name}.{path}.{figure}", record, f"{at}.latency_us.{figure}", micro)
         at = f"{within}.shm"
         for figure, key in (
             ("rate", "ratio_to_tcp"), ("p50", "ratio_p50_to_tcp"), ("p99", "ratio_p99_to_tcp"),
@@ -197,9 +185,7 @@ def _bench(values: Values) -> None:
         ):  # fmt: skip
             for part in ("median", "min", "max"):
                 values.number(f"{name}.{figure}.{part}", record, f"{at}.{key}.{part}")
-        # A connection without bytes has no share.
-        if name != "connect":
-            values.number(f"{name}.link", record, f"{at}.link_share", percent)
+        values.number(f"{name}.link", record, f"{at}.link_share", percent)
     for part in ("median", "min", "max"):
         values.number(f"wakeups.{part}", "results/wakeups.json", f"ratio.{part}")
     head = "One connection on an idle machine"
@@ -233,14 +219,9 @@ def _many(values: Values) -> None:
             for part in ("median", "min", "max"):
                 values.number(f"{name}.{figure}.{part}", record, f"{at}.{key}.{part}")
         values.number(f"{name}.clients", record, "params.clients", whole)
-        values.number(f"{name}.processes", record, "params.processes", whole)
-        values.number(f"{name}.busy", record, "machine.busy_processors")
         values.number(f"{name}.memory.server", record, f"{at}.crowd.server_bytes", plain, 1 / 1024)
-        values.number(f"{name}.memory.client", record, f"{at}.crowd.client_bytes", plain, 1 / 1024)
-        values.number(f"{name}.linked", record, f"{at}.crowd.linked", percent)
         values.number(f"{name}.tcp.p99", record, "paths.tcp.latency_us.p99", micro)
         values.number(f"{name}.shm.p99", record, f"{at}.latency_us.p99", micro)
-        values.number(f"{name}.shm.p50", record, f"{at}.latency_us.p50", micro)
 
 
 def _busy(values: Values) -> None:
@@ -266,20 +247,19 @@ def stages(reader: Reader, path: str, sender: str) -> dict[str, float]:
 
 
 def _stages(values: Values) -> None:
+    request = "redis-benchmark"
     for path in ("link", "anchor"):
-        for short, sender in (("request", "redis-benchmark"), ("answer", "redis-server")):
 
-            def total(path: str = path, sender: str = sender) -> str:
-                return plain(sum(stages(values.reader, path, sender).values()))
+        def total(path: str = path) -> str:
+            return plain(sum(stages(values.reader, path, request).values()))
 
-            values.add(f"trace.{path}.{short}", total)
+        values.add(f"trace.{path}", total)
 
-            def own(path: str = path, sender: str = sender) -> str:
-                found = stages(values.reader, path, sender)
-                return plain(sum(found[stage] for stage in ("call", "copy", "post", "wire", "read")))
+    def own() -> str:
+        found = stages(values.reader, "link", request)
+        return plain(sum(found[stage] for stage in ("call", "copy", "post", "wire", "read")))
 
-            if path == "link":
-                values.add(f"trace.{path}.{short}.own", own)
+    values.add("trace.link.own", own)
 
 
 RXE = "results/rxe/figures/meta.json"
@@ -293,15 +273,6 @@ def turns(reader: Reader, record: str, key: str, figure: str) -> list[float]:
 
 
 def _two_hosts(values: Values) -> None:
-    for stack in ("tcp", "rsockets", "netacc"):
-        for figure, shown in (("round_trip_us", whole), ("messages_per_s", whole), ("gbit_per_s", plain)):
-            key = f"figures.{stack}.rstream_turns"
-
-            def middle(key: str = key, figure: str = figure, shown: Format = shown) -> str:
-                return shown(median(turns(values.reader, RSTREAM, key, figure)))
-
-            values.add(f"rstream.{stack}.{figure.split('_')[0]}", middle)
-
     def ratios(figure: str) -> list[float]:
         ours, theirs = (
             turns(values.reader, RSTREAM, f"figures.{stack}.rstream_turns", figure)
@@ -309,7 +280,7 @@ def _two_hosts(values: Values) -> None:
         )
         return [a / b for a, b in zip(ours, theirs, strict=True)]
 
-    for figure in ("messages_per_s", "gbit_per_s", "round_trip_us"):
+    for figure in ("messages_per_s", "gbit_per_s"):
         for name, pick in (("min", min), ("median", median), ("max", max)):
 
             def ratio(figure: str = figure, pick: Callable[[list[float]], float] = pick) -> str:
@@ -321,19 +292,12 @@ def _two_hosts(values: Values) -> None:
         ours = median(turns(values.reader, POLLED, "figures.turns.stack", part))
         return ours / median(turns(values.reader, POLLED, "figures.turns.ib_send_lat", part))
 
-    for part in ("min_us", "p50_us", "p99_us"):
+    for part in ("p50_us", "p99_us"):
 
         def over(part: str = part) -> str:
             return plain(polled(part))
 
         values.add(f"polled.{part.removesuffix('_us')}", over)
-    for program in ("redis-single", "nginx", "postgresql", "memcached"):
-        key = f"figures.netacc.programs.{program}.link_share"
-        values.number(f"rxe.{program}.link", RXE, key, percent)
-    for device in ("soft-iWARP", "SoftRoCE"):
-        short = "siw" if device == "soft-iWARP" else "rxe"
-        for name, row in FAILURES.items():
-            values.cell(f"fail.{name}.{short}", RESULTS, "Failures", row, device)
 
 
 #: Rows of the table of failures.
@@ -351,10 +315,7 @@ FAILURES = {
 def _erdma(values: Values) -> None:
     for name in ("redis", "redis-40000"):
         record = f"{ERDMA}/{name}.json"
-        for stack in ("tcp", "netacc"):
-            at = f"rounds.redis.{stack}.0"
-            values.number(f"erdma.{name}.{stack}.rate", record, f"{at}.set_per_s", whole)
-            values.number(f"erdma.{name}.{stack}.cpu", record, f"{at}.server_cpu_us", whole)
+        values.number(f"erdma.{name}.per-second", record, "rounds.redis.netacc.0.set_per_s", whole)
         values.number(f"erdma.{name}.rate", record, "ratio_to_tcp.redis.netacc.set_per_s.0")
         values.number(f"erdma.{name}.cpu", record, "ratio_to_tcp.redis.netacc.server_cpu_us.0")
         values.number(f"erdma.{name}.link", record, "rounds.redis.netacc.0.link_share", percent)
@@ -367,14 +328,6 @@ def _erdma(values: Values) -> None:
     ):  # fmt: skip
         values.number(f"erdma.polled.{name}", trips, f"rounds.{key}.0.p50_us", whole)
 
-    def over(one: str, other: str) -> str:
-        return plain(values.reader.number(trips, one) / values.reader.number(trips, other))
-
-    values.add(
-        "erdma.polled.tcp-ratio", lambda: over("rounds.polled.tcp.0.p50_us", "rounds.polled.netacc.0.p50_us")
-    )
-    raw = "rounds.ib_send_lat.verbs.0.p50_us"
-    values.add("erdma.polled.raw-ratio", lambda: over("rounds.polled.netacc.0.p50_us", raw))
     stream = f"{ERDMA}/stream.json"
 
     def faster(stack: str) -> str:
@@ -384,8 +337,8 @@ def _erdma(values: Values) -> None:
     values.add("erdma.stream.ours", lambda: faster("netacc"))
     values.add("erdma.stream.rsockets", lambda: faster("rsockets"))
     values.said(
-        "erdma.before.rate erdma.before.cpu", f"{ERDMA}/README.md",
-        r"there were (\d+) SET per second; the server needed (\d+) us for each",
+        "erdma.before", f"{ERDMA}/README.md",
+        r"there were (\d+) SET per second; the server needed \d+ us for each",
     )  # fmt: skip
     values.said(
         "erdma.pyverbs.pass erdma.pyverbs.skip erdma.pyverbs.fail", f"{ERDMA}/README.md",
@@ -395,8 +348,6 @@ def _erdma(values: Values) -> None:
         "erdma.load.low erdma.load.high erdma.block", f"{ERDMA}/README.md",
         r"with a load of (\d+) to (\d+) on its two processors, once each; blocks took up to ([\d.]+) s",
     )  # fmt: skip
-    for name, row in ERDMA_FAULTS.items():
-        values.cell(f"erdma.fault.{name}", f"{ERDMA}/README.md", "Faults on command", row, "longest block")
 
 
 #: Rows of the table of faults of an emulated eRDMA function.

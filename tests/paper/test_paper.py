@@ -40,7 +40,9 @@ def out() -> Iterator[Path]:
 
 def test_the_copied_records_are_enough(records: Path) -> None:
     """What the other tests take away is missed for no other reason."""
-    assert values.everything(Reader(records)).texts == values.everything(Reader()).texts
+    used = build.used()
+    assert len(used) > 100
+    assert values.names(Reader(records)).read(used) == values.names(Reader()).read(used)
     assert tables.everything(Reader(records)) == tables.everything(Reader())
 
 
