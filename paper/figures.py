@@ -176,6 +176,26 @@ def trace(reader: Reader) -> Figure:
     return figure
 
 
+def polled(reader: Reader) -> Figure:
+    """Share of polled round trips between two emulated hosts that take longer."""
+    figure, axes = plt.subplots(figsize=(COLUMN, 1.7))
+    lines = {
+        "message": (":", "device alone, WRITE"),
+        "send": ("-.", "device alone, SEND"),
+        "tcp": ("--", "kernel TCP"),
+        "stack": ("-", "through the library"),
+    }
+    for path, (style, label) in lines.items():
+        _ccdf(axes, reader.histogram(f"results/rxe/polled/latency-{path}.hdr"), style, label)
+    axes.set_xlim(200, 20_000)
+    axes.set_ylim(1e-4, 1.2)
+    axes.set_xlabel("round trip, µs")
+    axes.set_ylabel("share that take longer")
+    axes.grid()
+    axes.legend(loc="upper right", frameon=False)
+    return figure
+
+
 #: How a simulated figure came about, and its marker.
 KINDS = {"predicted": "o", "follows": "^", "fitted": "s"}
 
@@ -221,7 +241,7 @@ def simulated(reader: Reader) -> Figure:
 
 
 FIGURES: dict[str, Callable[[Reader], Figure]] = {
-    each.__name__: each for each in (loads, busy, many, trace, simulated)
+    each.__name__: each for each in (loads, busy, many, trace, polled, simulated)
 }
 
 
