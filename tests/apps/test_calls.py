@@ -309,6 +309,12 @@ CASES = {
     "without_handler": ON_LINK,
     "handlers_of_children": BRIEFLY,
     "handlers_of_system_v": ON_LINK,
+    # interrupts.c
+    "handler_sends_at_any_time": ON_LINK,
+    "handler_receives_at_any_time": BRIEFLY,
+    "handler_closes": BRIEFLY,
+    "jumps_out_of_calls": BRIEFLY,
+    "queued_signals": BRIEFLY,
     # raw.c
     "raw_bytes": ON_LINK,
     "raw_options": ON_LINK,

@@ -7,14 +7,14 @@
 //! * Calls that this library makes itself are not hooked: see `hooks!` below.
 //! * No panic crosses into C: [`Edge`] aborts. The ABI is `C-unwind` all the same, because the C library cancels a
 //!   thread by unwinding its stack, hooks included; `extern "C"` would turn that into an abort.
+//! * While a call has a descriptor that is ours, handlers of signals wait: see [`deferral`](crate::os::deferral).
 //! * errno is the callee's. Work that is not the call itself keeps it.
 //!
 //! Left alone on purpose, because an accelerated descriptor is a kernel socket and the kernel's answer is right:
 //! `bind`, `getsockname`, `fstat`, `isfdtype`, `sockatmark`, `preadv`/`pwritev` and `pread`/`pwrite` (ESPIPE),
 //! `copy_file_range` (EINVAL). Because they do not create or receive connections: `tee`, `vmsplice` (pipes only),
 //! `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers run in them: `fork`, `__fork`, `forkpty`.
-//! Because the library's own destructor runs in it: `exit`. Waits are interrupted by signals as the kernel's are, so
-//! `signal` and `sigaction` matter for SIGSEGV and SIGBUS only, by which the library finds bad addresses. `vfork` is
+//! Because the library's own destructor runs in it: `exit`. `vfork` is
 //! in [`vfork`](crate::vfork). System calls made without the C library are not seen, but those of
 //! static programs (Go), which `netacc-loader` runs, come by `syscall`.
 
@@ -108,46 +108,65 @@ fn cancellation_point() {
 }
 
 /// The connection behind a descriptor, as `ops::message::Target`; or the UDP socket, as `ops::datagram::Target`; or else
-/// the real call.
+/// the real call. Handlers of signals wait from before the descriptor is looked up, because they may close it.
 macro_rules! stream_or {
-    ($fd:expr, $kernel:expr, |$target:ident| $ours:expr) => {{
-        let guard = $crate::table::get($fd);
-        match guard.as_deref().and_then(Option::as_ref).map(|entry| (entry, &**entry)) {
-            Some((entry, $crate::table::Entry::Stream(sock))) => {
-                $crate::hooks::cancellation_point();
-                let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
-                $ours
+    ($fd:expr, $kernel:expr, |$target:ident| $ours:expr) => {
+        'call: {
+            if $crate::table::is_ours($fd) {
+                let _busy = $crate::os::deferral::Busy::enter();
+                let guard = $crate::table::find($fd);
+                let found = guard.as_deref().and_then(Option::as_ref).map(|entry| (entry, &**entry));
+                if let Some((entry, $crate::table::Entry::Stream(sock))) = found {
+                    $crate::hooks::cancellation_point();
+                    let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
+                    let result = $ours;
+                    break 'call result;
+                }
             }
-            _ => $kernel,
+            $kernel
         }
-    }};
-    ($fd:expr, $kernel:expr, |$target:ident| $ours:expr, |$socket:ident| $datagram:expr) => {{
-        let guard = $crate::table::get($fd);
-        match guard.as_deref().and_then(Option::as_ref).map(|entry| (entry, &**entry)) {
-            Some((entry, $crate::table::Entry::Stream(sock))) => {
-                $crate::hooks::cancellation_point();
-                let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
-                $ours
+    };
+    ($fd:expr, $kernel:expr, |$target:ident| $ours:expr, |$socket:ident| $datagram:expr) => {
+        'call: {
+            if $crate::table::is_ours($fd) {
+                let _busy = $crate::os::deferral::Busy::enter();
+                let guard = $crate::table::find($fd);
+                match guard.as_deref().and_then(Option::as_ref).map(|entry| (entry, &**entry)) {
+                    Some((entry, $crate::table::Entry::Stream(sock))) => {
+                        $crate::hooks::cancellation_point();
+                        let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
+                        let result = $ours;
+                        break 'call result;
+                    }
+                    Some((_, $crate::table::Entry::Datagram(socket))) => {
+                        $crate::hooks::cancellation_point();
+                        let $socket = $crate::ops::datagram::Target { socket, fd: $fd };
+                        let result = $datagram;
+                        break 'call result;
+                    }
+                    _ => {}
+                }
             }
-            Some((_, $crate::table::Entry::Datagram(socket))) => {
-                $crate::hooks::cancellation_point();
-                let $socket = $crate::ops::datagram::Target { socket, fd: $fd };
-                $datagram
-            }
-            _ => $kernel,
+            $kernel
         }
-    }};
+    };
 }
 
-/// The library's object behind a descriptor; or else the real call.
+/// The library's object behind a descriptor; or else the real call. As [`stream_or`].
 macro_rules! entry_or {
-    ($fd:expr, $kernel:expr, |$entry:ident| $ours:expr) => {{
-        let guard = $crate::table::get($fd);
-        match guard.as_deref().and_then(Option::as_ref) {
-            Some($entry) => $ours,
-            None => $kernel,
+    ($fd:expr, $kernel:expr, |$entry:ident| $ours:expr) => {
+        'call: {
+            if $crate::table::is_ours($fd) {
+                let _busy = $crate::os::deferral::Busy::enter();
+                let guard = $crate::table::find($fd);
+                if let Some($entry) = guard.as_deref().and_then(Option::as_ref) {
+                    let result = $ours;
+                    break 'call result;
+                }
+            }
+            $kernel
         }
-    }};
+    };
 }
 
 pub(crate) use {entry_or, hooks, stream_or};

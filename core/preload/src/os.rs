@@ -3,7 +3,8 @@
 //! * [`real`]: the functions that the hooks replace. Everything else here and above calls these.
 //! * [`errno`], [`clock`], [`limits`], [`sockopt`], [`signals`]: small parts of the C library and the kernel.
 //! * [`own`], [`lingering`]: descriptors that the library keeps for itself.
-//! * [`access`]: memory of the program that may be unmapped, and the two signals that report it.
+//! * [`access`]: memory of the program that may be unmapped. [`actions`]: the program's actions on signals, two of which report
+//!   such memory; [`deferral`], [`asleep`]: signals that wait for the end of a call.
 //! * [`poll`]: polls descriptors, whatever the resource limits are.
 //! * [`confinement`]: whether the process may make system calls of the library's. [`uses`]: uses of descriptors that
 //!   may be given back.
@@ -14,9 +15,12 @@
 //! * `unwind`: the unwinder, which is loaded late.
 
 pub mod access;
+pub mod actions;
 pub mod aio;
+pub mod asleep;
 pub mod clock;
 pub mod confinement;
+pub mod deferral;
 pub mod environment;
 pub mod errno;
 pub mod futex;

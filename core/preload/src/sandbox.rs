@@ -22,6 +22,7 @@ use netacc_config::LogLevel;
 use netacc_proto::Reason;
 
 use crate::control::exit;
+use crate::os::actions;
 use crate::os::confinement::{self, is_confined};
 use crate::os::errno::{errno, set_errno};
 use crate::os::inside::Inside;
@@ -209,6 +210,7 @@ fn confine(cause: &str) {
         retire(fd, entry);
     }
     own::protect_nothing();
+    actions::leave();
     confinement::finish();
     drop(inside);
     set_errno(saved);

@@ -9,6 +9,7 @@ use netacc_device::{Instant, MODERATION};
 use parking_lot::Mutex;
 
 use crate::os::clock::now;
+use crate::os::deferral;
 use choice::{Choice, Sample, Strategy, MAX_SPIN_NS};
 
 /// How the process' threads wait.
@@ -119,6 +120,9 @@ impl Waiting<'_> {
                     return true;
                 }
                 std::hint::spin_loop();
+            }
+            if deferral::waits() {
+                return false;
             }
             let t = now();
             if self.has_ended(t.saturating_since(last).as_nanos() as u64) {

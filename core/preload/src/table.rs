@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 
-use crate::os::access::fault;
+use crate::os::actions;
 use crate::os::limits::MAX_FDS;
 pub use crate::socket::Entry;
 use crate::vfork;
@@ -29,8 +29,9 @@ static TABLE: [AtomicPtr<Chunk>; MAX_FDS / CHUNK] = [const { AtomicPtr::new(null
 /// of thread-local storage, which allocates, because allocators themselves read files while they start.
 static OURS: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
 
+/// Whether the descriptor has an entry. It may be gone at once.
 #[inline]
-fn is_ours(fd: c_int) -> bool {
+pub fn is_ours(fd: c_int) -> bool {
     OURS.get(fd as usize / 64).is_some_and(|w| w.load(Ordering::Acquire) >> (fd % 64) & 1 != 0)
 }
 
@@ -67,7 +68,17 @@ fn slot_or_new(fd: c_int) -> Option<&'static ArcSwapOption<Entry>> {
 /// The entry of `fd`, if it is ours. The guard keeps it alive; clone the Arc before blocking.
 #[inline]
 pub fn get(fd: c_int) -> Option<Guard<Option<Arc<Entry>>>> {
-    if !is_ours(fd) || vfork::has_changed(fd) {
+    if is_ours(fd) {
+        find(fd)
+    } else {
+        None
+    }
+}
+
+/// As [`get`], of a descriptor for which [`is_ours`] was true.
+#[inline]
+pub fn find(fd: c_int) -> Option<Guard<Option<Arc<Entry>>>> {
+    if vfork::has_changed(fd) {
         return None;
     }
     let guard = slot(fd)?.load();
@@ -90,7 +101,7 @@ pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
         return None;
     }
     // Before the library reads any memory that a program passes with a descriptor of ours.
-    fault::install();
+    actions::install();
     let old = slot_or_new(fd)?.swap(Some(entry));
     END.fetch_max(fd as usize + 1, Ordering::AcqRel);
     OURS[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::AcqRel);

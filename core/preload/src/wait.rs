@@ -22,6 +22,7 @@ use netacc_socket::{Limit, Waited};
 
 use crate::anchor::anchor_event;
 use crate::batch;
+use crate::os::asleep::Asleep;
 use crate::os::clock::{now, timespec};
 use crate::os::errno::errno;
 use crate::os::signals;
@@ -121,6 +122,7 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     let left = limit.deadline.map_or(step, |d| d.saturating_since(now()).min(step));
     let ts = timespec(left);
     let mut fds = [pollfd { fd, events, revents: 0 }];
+    let asleep = Asleep::begin();
     let blocked_signals = signals::BlockedSignals::all();
     let mask = if limit.restarts() { std::ptr::null() } else { std::ptr::from_ref(blocked_signals.before()) };
     let n = crate::os::poll::wait(&mut fds, &ts, mask);
@@ -128,6 +130,7 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
         return Waited::Interrupted;
     }
     drop(blocked_signals);
+    drop(asleep);
     cell.anchor_event(endpoint, anchor_event(fds[0].revents as u16 as u32));
     if n == 1 {
         // There are bytes, but not for the application: give the rest time to come.

@@ -15,7 +15,7 @@ use netacc_registry::BackendFds;
 
 use super::{exit, flows, shortage, starting};
 use crate::datagram::Datagram;
-use crate::os::{access, confinement, kept, lingering, own, real, uses};
+use crate::os::{actions, confinement, deferral, kept, lingering, own, real, uses};
 use crate::runtime::helper::ASLEEP;
 use crate::runtime::inherited::add_way;
 use crate::runtime::{self, get, Inherited, Runtime};
@@ -103,7 +103,8 @@ pub fn after_fork_child() {
     PAUSED.set(None);
     trace::give_back();
     own::after_fork_child();
-    access::fault::after_fork_child();
+    actions::after_fork_child();
+    deferral::after_fork_child();
     netacc_registry::after_fork();
     lingering::after_fork_child();
     family::after_fork_child();

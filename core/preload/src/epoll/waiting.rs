@@ -16,6 +16,7 @@ use super::sleepers::Announced;
 use super::{Change, Epoll, Shared, State, CHANNEL, KICK, OURS};
 use crate::anchor::anchor_event;
 use crate::os::access::{self, is_beyond};
+use crate::os::asleep::Asleep;
 use crate::os::clock::{self, now};
 use crate::os::errno::set_errno;
 use crate::os::{poll, real};
@@ -521,7 +522,13 @@ fn raw_wait(
     timeout: Option<Duration>,
     mask: *const libc::sigset_t,
 ) -> c_int {
-    let _sleeps = (timeout != Some(Duration::ZERO)).then(trace::sleeps);
+    let sleeps = timeout != Some(Duration::ZERO);
+    let _sleeps = sleeps.then(trace::sleeps);
+    let asleep = sleeps.then(Asleep::begin);
+    if asleep.as_ref().is_some_and(|asleep| asleep.is_interrupted(false)) {
+        set_errno(libc::EINTR);
+        return -1;
+    }
     let ms = match timeout {
         None => -1,
         Some(t) if t.is_zero() => 0,

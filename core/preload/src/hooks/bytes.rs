@@ -6,7 +6,7 @@ use libc::{iovec, mmsghdr, msghdr, off64_t, off_t, size_t, sockaddr, socklen_t, 
 
 use super::{hooks, stream_or};
 use crate::ops::{datagram, files, message, rights};
-use crate::os::{access, real};
+use crate::os::{access, actions, real};
 use crate::table;
 
 hooks! {
@@ -202,7 +202,7 @@ hooks! {
 #[inline]
 unsafe fn carries_control(msg: *const msghdr) -> bool {
     // SAFETY: any bytes are a header.
-    access::fault::is_installed() && unsafe { access::read(msg) }.is_some_and(|msg| msg.msg_controllen > 0)
+    actions::is_installed() && unsafe { access::read(msg) }.is_some_and(|msg| msg.msg_controllen > 0)
 }
 
 /// Whether a message that was received came with control data. The kernel has read and written the header, so no access

@@ -1,4 +1,4 @@
-//! Actions on signals. The library handles two of the signals itself: see [`fault`](crate::os::access::fault).
+//! Actions on signals, beneath which the library has a handler: see [`actions`](crate::os::actions).
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use libc::{sigaction as Action, sighandler_t};
 
 use super::hooks;
 use crate::ops::signals::{self, on_action};
-use crate::os::access::fault::go_through;
+use crate::os::actions::go_through;
 use crate::os::real;
 
 /// For `netacc-loader`, which runs a static program in this process: see [`go_through`].

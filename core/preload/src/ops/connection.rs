@@ -26,6 +26,7 @@ use crate::control::{self, shortage};
 use crate::datagram::Datagram;
 use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending};
+use crate::os::asleep::asleep;
 use crate::os::errno::{errno, set_errno};
 use crate::os::{access, confinement, inside, real, sockopt};
 use crate::runtime::Runtime;
@@ -81,14 +82,14 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     let Entry::Idle(listener) = &**entry else {
         return shortage::opening_fd(|| {
             // SAFETY: passed on.
-            unsafe { real::accept4(fd, addr, len, flags) }
+            asleep(|| unsafe { real::accept4(fd, addr, len, flags) })
         });
     };
     let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut storage_len = size_of::<libc::sockaddr_storage>() as socklen_t;
     let new = shortage::opening_fd(|| {
         // SAFETY: the storage is large enough for any address.
-        unsafe { real::accept4(fd, storage.as_mut_ptr().cast(), &mut storage_len, flags) }
+        asleep(|| unsafe { real::accept4(fd, storage.as_mut_ptr().cast(), &mut storage_len, flags) })
     });
     if new < 0 {
         return new;
@@ -266,7 +267,7 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
         return unsafe { real::connect(fd, addr, len) };
     }
     // SAFETY: passed on.
-    let rc = runtime::in_kernel(|| unsafe { real::connect(fd, addr, len) });
+    let rc = runtime::in_kernel(|| asleep(|| unsafe { real::connect(fd, addr, len) }));
     let saved = errno();
     if rc == 0 || matches!(saved, libc::EINPROGRESS | libc::EISCONN | libc::EINTR) {
         // SAFETY: the kernel has just accepted the address.

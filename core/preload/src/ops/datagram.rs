@@ -13,6 +13,7 @@ use crate::datagram::{Address, Datagram, Incoming, Taken, Way};
 use crate::ops::{announcing, message, readiness};
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail};
+use crate::os::asleep::asleep;
 use crate::os::{access, poll, real};
 use crate::runtime;
 
@@ -265,7 +266,8 @@ impl Receive<'_> {
         header.msg_iovlen = self.iov.len();
         (header.msg_control, header.msg_controllen) = self.control;
         // SAFETY: the name is a buffer; the rest is the caller's.
-        let n = unsafe { real::recvmsg(self.target.fd, &mut header, flags) };
+        let mut receive = || unsafe { real::recvmsg(self.target.fd, &mut header, flags) };
+        let n = if flags & libc::MSG_DONTWAIT != 0 { receive() } else { asleep(receive) };
         let Ok(n) = usize::try_from(n) else {
             return Err(if errno() == libc::EAGAIN { Nothing::Yet } else { Nothing::Failed });
         };
@@ -459,7 +461,7 @@ pub unsafe fn send(t: Target<'_>, outbound: &Outbound<'_>, kernel: impl FnOnce()
             Way::Kernel
         }
     };
-    let sent = kernel();
+    let sent = asleep(kernel);
     let saved = errno();
     socket.outgoing().end_by_kernel(&to, sent >= 0);
     if sent >= 0 {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::control::shortage;
 use crate::ops::ending;
+use crate::os::deferral::Busy;
 use crate::os::errno::{errno, set_errno};
 use crate::os::{confinement, limits, real};
 use crate::protected::is_protected;
@@ -20,6 +21,7 @@ use crate::{leaving, runtime, vfork, watched};
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {
+    let _busy = Busy::enter();
     let saved = errno();
     if table::get(new).is_some() {
         ending::forget(new);

@@ -12,6 +12,7 @@ use netacc_proto::{Phase, Reason};
 use crate::anchor::FdAnchor;
 use crate::control::flows;
 use crate::os::clock::now;
+use crate::os::deferral::Busy;
 use crate::os::errno::{fail, set_errno};
 use crate::os::{lingering, real};
 use crate::protected::is_protected;
@@ -89,6 +90,7 @@ pub fn close(fd: c_int) -> c_int {
 
 /// Ends the library's use of `fd`; the caller closes or replaces the kernel's descriptor.
 pub fn forget(fd: c_int) {
+    let _busy = Busy::enter();
     // Until the stream uses another descriptor, no watcher can be woken for a change.
     let known = match table::get(fd).as_ref().and_then(|guard| guard.as_deref()) {
         Some(Entry::Stream(sock)) => sock.stream.as_ref().map(|cell| cell.readiness()),

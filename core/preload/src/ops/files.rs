@@ -17,6 +17,7 @@ use netacc_proto::{Reason, TxSink};
 
 use crate::ops::io;
 use crate::ops::message::{single, Target};
+use crate::os::asleep::asleep;
 use crate::os::errno::{errno, fail, set_errno};
 use crate::os::limits::MAX_BYTES;
 use crate::os::{access, real};
@@ -33,7 +34,7 @@ const PIECE: usize = 64 << 10;
 pub unsafe fn sendfile(t: Target<'_>, from: c_int, offset: *mut off_t, count: usize) -> isize {
     if t.stays_on_kernel() {
         // SAFETY: as the C function.
-        let n = in_kernel(|| unsafe { real::sendfile(t.fd, from, offset, count) });
+        let n = in_kernel(|| asleep(|| unsafe { real::sendfile(t.fd, from, offset, count) }));
         if n > 0 {
             io::account_kernel(t.sock, n as usize, 0);
         }
@@ -171,7 +172,7 @@ pub unsafe fn splice(
         }
     }
     // SAFETY: as the C function.
-    let n = in_kernel(|| unsafe { real::splice(from, from_offset, to, to_offset, len, flags) });
+    let n = in_kernel(|| asleep(|| unsafe { real::splice(from, from_offset, to, to_offset, len, flags) }));
     if n > 0 {
         let [from, to] = &ends;
         if let Some(Entry::Stream(sock)) = from.as_deref() {

@@ -15,6 +15,7 @@ use netacc_proto::Reason;
 use crate::leaving;
 use crate::ops::{control, io, readiness};
 use crate::os::access::{self, is_beyond};
+use crate::os::asleep::asleep;
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail};
 use crate::os::limits::MAX_BYTES;
@@ -259,7 +260,7 @@ unsafe fn receive_special(t: Target<'_>, iov: &[iovec], flags: c_int) -> isize {
 /// As `recvmsg`.
 unsafe fn receive_aside(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
     // SAFETY: the caller's promise.
-    let n = unsafe { real::recvmsg(t.fd, msg, flags) };
+    let n = asleep(|| unsafe { real::recvmsg(t.fd, msg, flags) });
     if n < 0 && flags & libc::MSG_ERRQUEUE != 0 && errno() == libc::EAGAIN {
         // SAFETY: any bytes are a header.
         let Some(mut header) = (unsafe { access::read(msg) }) else { return fail(libc::EFAULT) };
@@ -325,7 +326,7 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
     let wants_control = !header.msg_control.is_null() && header.msg_controllen > 0;
     if wants_control && flags & libc::MSG_TRUNC == 0 && t.stays_on_kernel() {
         // SAFETY: as the C function.
-        let n = unsafe { real::recvmsg(t.fd, msg, flags) };
+        let n = asleep(|| unsafe { real::recvmsg(t.fd, msg, flags) });
         if n > 0 && flags & libc::MSG_PEEK == 0 {
             io::account_kernel(t.sock, 0, n as usize);
         }
@@ -477,7 +478,7 @@ pub unsafe fn sendto(
     if flags & MSG_FASTOPEN != 0 {
         return kernel_only(t, || {
             // SAFETY: as the C function.
-            unsafe { real::sendto(t.fd, buf, len, flags, addr, addr_len) }
+            asleep(|| unsafe { real::sendto(t.fd, buf, len, flags, addr, addr_len) })
         });
     }
     // The kernel ignores an address on a connected TCP socket. SAFETY: as the C function.
@@ -521,7 +522,7 @@ pub unsafe fn sendmsg(t: Target<'_>, msg: *const msghdr, flags: c_int) -> isize 
     if header.msg_controllen > 0 || flags & MSG_FASTOPEN != 0 {
         return kernel_only(t, || {
             // SAFETY: as the C function.
-            in_kernel(|| unsafe { real::sendmsg(t.fd, msg, flags) })
+            in_kernel(|| asleep(|| unsafe { real::sendmsg(t.fd, msg, flags) }))
         });
     }
     // SAFETY: as the C function.
@@ -607,7 +608,7 @@ mod tests {
         assert!(matches!(check(&[v(1), v(MAX_BYTES), v(1)]), Ok(iov) if iov.len() == 1));
         assert!(matches!(check(&[v(MAX_BYTES + 1), v(1)]), Ok(iov) if iov.len() == 1));
         let many = vec![v(1); MAX_VECTOR + 1];
-        access::fault::install();
+        crate::os::actions::install();
         assert!(matches!(vector(many.as_ptr(), many.len(), libc::EMSGSIZE), Err(libc::EMSGSIZE)));
         assert!(matches!(vector(many.as_ptr(), many.len() - 1, libc::EINVAL), Ok(iov) if iov.len() == MAX_VECTOR));
         assert!(matches!(vector(std::ptr::null(), 1, libc::EINVAL), Err(libc::EFAULT)));

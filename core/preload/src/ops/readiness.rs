@@ -10,9 +10,10 @@ use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 use crate::control::shortage;
 use crate::epoll::{self, Epoll};
 use crate::ops::ending;
+use crate::os::deferral::Busy;
 use crate::os::errno::fail;
 use crate::os::poll::KERNEL_MASK_LEN;
-use crate::os::{access, confinement, inside, limits, real};
+use crate::os::{access, actions, confinement, inside, limits, real};
 use crate::table::{self, Entry};
 use crate::wait;
 
@@ -32,7 +33,7 @@ fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a [pollfd]> {
     // The kernel's argument is narrower.
     let count = count as c_uint as usize;
     let is_absurd = count == 0 || count > limits::MAX_FDS;
-    if is_absurd || !access::fault::is_installed() || !access::is_readable(fds, count) {
+    if is_absurd || !actions::is_installed() || !access::is_readable(fds, count) {
         return None;
     }
     // SAFETY: readable, and any bytes are elements.
@@ -69,6 +70,7 @@ pub(super) fn is_mask(mask: *const sigset_t) -> bool {
 /// As the C function.
 #[inline]
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Option<c_int> {
+    let _busy = Busy::enter();
     let fds = ours(fds, count)?;
     // SAFETY: as the C function.
     Some(unsafe { poll_into(fds, millis(timeout), std::ptr::null()) })
@@ -80,6 +82,7 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Option<c_
 /// As the C function.
 #[inline]
 pub unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> Option<c_int> {
+    let _busy = Busy::enter();
     let fds = ours(fds, count)?;
     let limit = time_limit(timeout).ok()?;
     // SAFETY: as the C function.
@@ -110,7 +113,11 @@ pub unsafe fn epoll_wait(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    let guard = table::get(epfd);
+    if !table::is_ours(epfd) {
+        return None;
+    }
+    let _busy = Busy::enter();
+    let guard = table::find(epfd);
     let entry = guard.as_deref().and_then(Option::as_ref)?;
     if !matches!(**entry, Entry::Epoll(_)) || !is_mask(mask) {
         return None;

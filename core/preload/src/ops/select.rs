@@ -8,9 +8,10 @@ use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
 use netacc_device::Instant;
 
 use crate::ops::readiness::{is_mask, time_limit};
-use crate::os::access;
 use crate::os::clock::now;
+use crate::os::deferral::Busy;
 use crate::os::errno::{errno, fail, set_errno};
+use crate::os::{access, actions};
 use crate::wait;
 
 const WORD_BITS: usize = c_ulong::BITS as usize;
@@ -116,6 +117,7 @@ fn from_timeval(tv: &timeval) -> Option<Duration> {
 /// # Safety
 /// As the C function.
 pub unsafe fn select(sets: Sets, timeout: *mut timeval) -> Option<c_int> {
+    let _busy = Busy::enter();
     let fds = ours(&sets)?;
     let limit = if timeout.is_null() {
         None
@@ -138,6 +140,7 @@ pub unsafe fn select(sets: Sets, timeout: *mut timeval) -> Option<c_int> {
 /// # Safety
 /// As the C function.
 pub unsafe fn pselect(sets: Sets, timeout: *const timespec, mask: *const sigset_t) -> Option<c_int> {
+    let _busy = Busy::enter();
     let fds = ours(&sets)?;
     let limit = time_limit(timeout).ok()?;
     is_mask(mask).then(|| wait_for(&sets, fds, limit, mask))
@@ -167,7 +170,7 @@ pub unsafe fn writing_time_left(timeout: *mut timespec, call: impl FnOnce() -> O
 }
 
 fn ours(sets: &Sets) -> Option<Vec<pollfd>> {
-    if !access::fault::is_installed() || !sets.are_readable() {
+    if !actions::is_installed() || !sets.are_readable() {
         return None;
     }
     // First without allocating, for the descriptors of programs that have none of ours.

@@ -1,19 +1,18 @@
-//! Actions on SIGSEGV and SIGBUS, beneath which this library has a handler: see [`fault`].
+//! The program's actions on signals, beneath which this library has a handler: see [`actions`].
 
 use std::ffi::c_int;
 
 use libc::{sigaction as Action, sighandler_t, sigset_t};
 
-use crate::os::access::fault;
-use crate::os::real;
+use crate::os::{actions, real};
 use crate::vfork;
 
 /// Makes a call that sets or reports the program's action on `signal`.
 pub fn on_action<R>(signal: c_int, call: impl FnOnce() -> R) -> R {
     if vfork::is_child() {
-        fault::in_child(signal, call)
+        actions::in_child(signal, call)
     } else {
-        fault::with_the_programs(signal, call)
+        actions::with_the_programs(signal, call)
     }
 }
 
@@ -45,7 +44,7 @@ const SIG_HOLD: sighandler_t = 2;
 /// # Safety
 /// As the C function.
 pub unsafe fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t {
-    if !fault::is_guarded(signal) {
+    if !actions::is_guarded(signal) {
         // SAFETY: passed on.
         return unsafe { real::sigset(signal, disposition) };
     }

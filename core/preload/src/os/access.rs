@@ -3,7 +3,7 @@
 //! For a bad address the kernel returns EFAULT, and consumes or sends only the bytes that it reports. On a link no
 //! kernel is called, so the library checks the address itself, before it copies: it touches one byte of each page that
 //! it is about to use. A touch is one load (or one load and one store) in [`netacc_access_begin`]..`netacc_access_end`.
-//! If it faults, the signal handler in [`fault`] recognises the instruction pointer and continues at a landing pad,
+//! If it faults, the signal handler in [`actions`](super::actions) recognises the instruction pointer and continues at a landing pad,
 //! which reports the fault: the kernel's own exception table, in user space.
 //!
 //! Why this and nothing else:
@@ -18,8 +18,6 @@
 
 use std::arch::global_asm;
 use std::ffi::c_void;
-
-pub mod fault;
 
 /// The unit in which one byte stands for all others: no page is smaller.
 const PAGE: usize = 4096;
@@ -97,7 +95,7 @@ extern "C" {
 }
 
 /// Where a touch that has faulted at `pc` continues; `None`: the fault was not in a touch.
-fn landing(pc: usize) -> Option<usize> {
+pub(super) fn landing(pc: usize) -> Option<usize> {
     let touches = (&raw const netacc_access_begin) as usize..(&raw const netacc_access_end) as usize;
     touches.contains(&pc).then_some((&raw const netacc_access_landing) as usize)
 }
@@ -204,7 +202,7 @@ mod tests {
 
     /// Two pages that can be used, one that can be read only, and one that is unmapped.
     fn pages() -> *mut u8 {
-        fault::install();
+        crate::os::actions::install();
         // SAFETY: a fresh mapping, changed within its bounds.
         unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -245,7 +243,7 @@ mod tests {
 
     #[test]
     fn no_address_is_special() {
-        fault::install();
+        crate::os::actions::install();
         for address in [0usize, 8, 4096, 65_535, 1 << 47, 1 << 63, usize::MAX] {
             let p = address as *mut c_void;
             // SAFETY: nothing is mapped there.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use libc::sigset_t;
 
 use super::clock::timespec;
+use super::deferral;
 
 /// All signals are blocked in this thread, until it is dropped: then the handlers of those that came run.
 pub struct BlockedSignals {
@@ -16,14 +17,13 @@ pub struct BlockedSignals {
 impl BlockedSignals {
     /// Blocks all signals; those that the C library uses itself, for cancellation, are never among them.
     pub fn all() -> BlockedSignals {
-        let mut all = MaybeUninit::<sigset_t>::zeroed();
-        let mut before = MaybeUninit::<sigset_t>::zeroed();
-        // SAFETY: both sets are writable, and all-zero is the empty set.
+        let mut before = deferral::block_all();
+        // The program lets those through that wait for the end of a call. SAFETY: a set begins with a word, for all signals.
         unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            BlockedSignals { before: before.assume_init() }
+            let mask = (&raw mut before).cast::<u64>();
+            mask.write_unaligned(mask.read_unaligned() & !deferral::take());
         }
+        BlockedSignals { before }
     }
 
     /// The mask that the program has set.
@@ -86,8 +86,7 @@ fn action_of(signal: c_int) -> Option<libc::sigaction> {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: the set is readable.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+        deferral::restore(&self.before);
     }
 }
 

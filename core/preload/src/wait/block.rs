@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use netacc_driver::{Readiness, StreamCell};
 
+use crate::os::asleep::Asleep;
 use crate::os::clock;
 use crate::os::clock::now;
 use crate::os::errno::errno;
@@ -39,6 +40,10 @@ fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
         return block_in_poll(fd, libc::POLLIN, limit);
     }
     let _sleeps = trace::sleeps();
+    let asleep = Asleep::begin();
+    if asleep.is_interrupted(true) {
+        return Waited::Interrupted;
+    }
     let mut byte = 0u8;
     // SAFETY: one writable byte.
     let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
@@ -51,6 +56,7 @@ fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
 /// Blocks until `fd` has one of `events`, as a call on a connection does.
 pub fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     let _sleeps = trace::sleeps();
+    let _asleep = Asleep::begin();
     if limit.restarts() {
         return wait::signalfd::poll(fd, events, limit);
     }

@@ -13,6 +13,7 @@ use super::slots::{self, Slot};
 use super::{arm, disarm, Limit, Waited, WITHOUT_EVENTFD};
 use crate::anchor::anchor_event;
 use crate::datagram::Datagram;
+use crate::os::asleep::Asleep;
 use crate::os::clock::{now, timespec};
 use crate::os::errno::{errno, set_errno};
 use crate::os::{real, uses};
@@ -287,7 +288,13 @@ fn is_ours_to_report(p: &pollfd) -> bool {
 }
 
 fn kernel_poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let _sleeps = (timeout != Some(Duration::ZERO)).then(trace::sleeps);
+    let sleeps = timeout != Some(Duration::ZERO);
+    let _sleeps = sleeps.then(trace::sleeps);
+    let asleep = sleeps.then(Asleep::begin);
+    if asleep.as_ref().is_some_and(|asleep| asleep.is_interrupted(false)) {
+        set_errno(libc::EINTR);
+        return -1;
+    }
     let ts = timeout.map(timespec);
     let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     match call {

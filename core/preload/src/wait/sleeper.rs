@@ -9,6 +9,7 @@ use netacc_driver::{Endpoint, LinkCell, LinkSleep, StreamCell};
 
 use super::slots::{self, Slot};
 use super::{left, Limit, Waited};
+use crate::os::asleep::Asleep;
 use crate::os::errno::{errno, set_errno};
 use crate::os::own;
 use crate::os::uses::Use;
@@ -149,6 +150,10 @@ impl StreamWait<'_> {
             return Waited::Again;
         }
         let _sleeps = trace::sleeps();
+        let asleep = Asleep::begin();
+        if asleep.is_interrupted(self.limit.restarts()) {
+            return Waited::Interrupted;
+        }
         match device.wait_qp(qp, seen, left(self.limit)) {
             Wait::Interrupted => Waited::Interrupted,
             Wait::TimedOut => Waited::TimedOut,

@@ -17,6 +17,7 @@ use super::promotion::record_received;
 use super::total;
 use crate::ops::connection;
 use crate::os::access;
+use crate::os::asleep::asleep;
 use crate::os::errno::fail;
 use crate::os::sockopt::unread;
 use crate::socket::Socket;
@@ -45,11 +46,11 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     };
     let Some(rt) = runtime::get() else {
         // SAFETY: passed on.
-        return unsafe { kernel_recv(fd, iov, flags) };
+        return asleep(|| unsafe { kernel_recv(fd, iov, flags) });
     };
     let Some(endpoint) = rt.endpoint() else {
         // SAFETY: passed on.
-        return unsafe { kernel_recv(fd, iov, flags) };
+        return asleep(|| unsafe { kernel_recv(fd, iov, flags) });
     };
     let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
     // SAFETY: passed on.
@@ -94,7 +95,7 @@ unsafe fn recv_without_stream(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov:
         return unsafe { recv(entry, adopted, fd, iov, flags) };
     }
     // SAFETY: passed on.
-    unsafe { kernel_recv(fd, iov, flags) }
+    asleep(|| unsafe { kernel_recv(fd, iov, flags) })
 }
 
 impl RecvSocket for Call<'_, Incoming> {

@@ -18,6 +18,7 @@ use super::kernel::{has_room, has_room_for_some, is_full, kernel_send, kernel_se
 use super::promotion::record_sent;
 use super::{deferred_or, total};
 use crate::ops::connection;
+use crate::os::asleep::asleep;
 use crate::os::errno::{fail, set_errno};
 use crate::os::limits::MAX_BYTES;
 use crate::os::{access, signals};
@@ -58,7 +59,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     };
     let Some(endpoint) = rt.endpoint() else {
         // SAFETY: passed on.
-        return unsafe { kernel_send(fd, iov, flags) };
+        return asleep(|| unsafe { kernel_send(fd, iov, flags) });
     };
     let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
     batch::count_write(endpoint);
@@ -103,7 +104,7 @@ unsafe fn send_without_stream(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov:
         return unsafe { send(entry, adopted, fd, iov, flags) };
     }
     // SAFETY: passed on.
-    unsafe { kernel_send(fd, iov, flags) }
+    asleep(|| unsafe { kernel_send(fd, iov, flags) })
 }
 
 /// Ends a call that has sent nothing and has failed.
@@ -210,7 +211,7 @@ unsafe fn send_zero_copy(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[io
     };
     let n = if sock.stream.is_none() {
         // SAFETY: passed on.
-        unsafe { kernel_send(fd, iov, flags) }
+        asleep(|| unsafe { kernel_send(fd, iov, flags) })
     } else {
         // SAFETY: passed on.
         unsafe { send(entry, sock, fd, iov, flags & !libc::MSG_ZEROCOPY) }

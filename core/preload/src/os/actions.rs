@@ -1,13 +1,15 @@
-//! SIGSEGV and SIGBUS: recovery from a touch that has faulted, and everything else as the program has it.
+//! The program's actions on signals. Beneath its handlers is one of this library, which lets a signal wait that comes in the
+//! middle of a call (see [`deferral`]), and recovers touches that have faulted, by SIGSEGV and SIGBUS.
 //!
-//! [`install`] puts a handler of ours beneath the program's action, with the first descriptor of ours and not before. Invariants:
+//! [`install`] puts our handler beneath the program's actions, with the first descriptor of ours and not before. Invariants:
 //! * The program sees its own action only. Calls that set or report one are interposed; inside each of them the program's
 //!   action is the kernel's again (see [`with_the_programs`]), so flags, masks and old values are the kernel's own.
 //! * The installed action has the flags and the mask of the program's, so a handler of the program runs on the stack,
 //!   with the signals blocked, and with the restart of calls that it has requested. It gets the kernel's arguments.
-//! * Without a handler of the program the process ends as it would have: the default action is put back, and the signal is
-//!   sent again with what came with it.
+//! * Without a handler of the program only SIGSEGV and SIGBUS have ours, and the process ends as it would have: the default
+//!   action is put back, and the signal is sent again with what came with it.
 //! * A signal that the program ignores is left alone, because others inherit that over `exec`. Then no touch can be recovered.
+//! * The signals by which the C library acts on its threads are left alone.
 //!
 //! The library does not see an action that the program sets by its own system call. Such an action replaces ours.
 
@@ -20,7 +22,7 @@ use libc::{sigaction, siginfo_t, ucontext_t};
 use crate::os::access::landing;
 use crate::os::errno::{errno, set_errno};
 use crate::os::signals::BlockedSignals;
-use crate::os::{confinement, futex, real};
+use crate::os::{confinement, deferral, futex, real};
 
 /// The program's action on a signal. Without a lock, because the handler reads it: a version is odd while the action is
 /// written, and different afterwards.
@@ -40,13 +42,45 @@ struct Wanted {
     mask: u64,
 }
 
-static ACTIONS: [Action; 2] = [Action::new(libc::SIGSEGV), Action::new(libc::SIGBUS)];
+const SIGNALS: usize = 64;
+
+static ACTIONS: [Action; SIGNALS] = {
+    let mut actions = [const { Action::new(0) }; SIGNALS];
+    let mut i = 0;
+    while i < SIGNALS {
+        actions[i].signal = i as c_int + 1;
+        i += 1;
+    }
+    actions
+};
+/// Signals whose actions the program has set, a bit for each: ours goes beneath these.
+static SET: AtomicU64 = AtomicU64::new(bit(libc::SIGSEGV) | bit(libc::SIGBUS));
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// The handler that the kernel calls, which calls ours; 0: ours itself.
 static THROUGH: AtomicUsize = AtomicUsize::new(0);
 
+const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// The signals by which the C library cancels threads and changes their user.
+const OF_C_LIBRARY: u64 = bit(32) | bit(33);
+
 fn action_of(signal: c_int) -> Option<&'static Action> {
-    ACTIONS.iter().find(|action| action.signal == signal)
+    let at = usize::try_from(signal).ok()?.checked_sub(1)?;
+    ACTIONS.get(at).filter(|_| bit(signal) & OF_C_LIBRARY == 0)
+}
+
+/// Whether an instruction may cause the signal.
+fn is_of_faults(signal: c_int) -> bool {
+    matches!(signal, libc::SIGSEGV | libc::SIGBUS)
+}
+
+/// Whether an instruction of the thread has caused the signal, which cannot wait. Faults have positive codes; signals that
+/// a process sends have others.
+fn is_caused_here(signal: c_int, code: c_int) -> bool {
+    let by_instruction = matches!(signal, libc::SIGILL | libc::SIGTRAP | libc::SIGFPE | libc::SIGSYS);
+    code > 0 && (by_instruction || is_of_faults(signal))
 }
 
 impl Wanted {
@@ -70,13 +104,14 @@ impl Wanted {
     }
 
     /// The action that is installed in its place; `None`: the program's own.
-    fn beneath(self) -> Option<Wanted> {
+    fn beneath(self, signal: c_int) -> Option<Wanted> {
         let ours = installed_handler();
         match self.handler {
             libc::SIG_IGN => None,
+            libc::SIG_DFL if !is_of_faults(signal) => None,
             libc::SIG_DFL => Some(Wanted { handler: ours, flags: libc::SA_SIGINFO | libc::SA_ONSTACK, mask: 0 }),
             _ => {
-                // `on_fault` counts an action that runs once.
+                // `on_signal` counts an action that runs once.
                 let flags = (self.flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
                 Some(Wanted { handler: ours, flags, ..self })
             }
@@ -116,11 +151,7 @@ impl Action {
         let mut looks = 0;
         loop {
             let before = self.version.load(Ordering::Acquire);
-            let wanted = Wanted {
-                handler: self.handler.load(Ordering::Relaxed),
-                flags: self.flags.load(Ordering::Relaxed) as c_int,
-                mask: self.mask.load(Ordering::Relaxed),
-            };
+            let wanted = self.load_alone();
             std::sync::atomic::fence(Ordering::Acquire);
             if before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
                 return wanted;
@@ -168,17 +199,33 @@ impl Action {
         result
     }
 
+    /// As [`load`](Action::load), of the thread that is [`alone`](Action::alone).
+    fn load_alone(&self) -> Wanted {
+        Wanted {
+            handler: self.handler.load(Ordering::Relaxed),
+            flags: self.flags.load(Ordering::Relaxed) as c_int,
+            mask: self.mask.load(Ordering::Relaxed),
+        }
+    }
+
+    /// As [`adopt`](Action::adopt), unless the kernel's action is ours.
+    fn adopt_others(&self) {
+        if !is_ours(Wanted::current(self.signal)) {
+            self.adopt();
+        }
+    }
+
     /// Takes the kernel's current action as the program's, and installs ours beneath it.
     fn adopt(&self) {
         let wanted = Wanted::current(self.signal);
         self.store(wanted);
-        if let Some(beneath) = wanted.beneath() {
+        if let Some(beneath) = wanted.beneath(self.signal) {
             beneath.set(self.signal);
         }
     }
 }
 
-/// Makes touches recoverable from now on. Only the first call does anything; later ones cost a load.
+/// Makes touches recoverable, and signals wait, from now on. Only the first call does anything; later ones cost a load.
 #[inline]
 pub fn install() {
     if !is_installed() {
@@ -188,18 +235,34 @@ pub fn install() {
 
 #[cold]
 fn put_beneath() {
-    for action in &ACTIONS {
+    let set = SET.load(Ordering::SeqCst);
+    adopt_all(set);
+    INSTALLED.store(true, Ordering::SeqCst);
+    // Those that were set meanwhile, by calls that did not find it installed.
+    adopt_all(SET.load(Ordering::SeqCst) & !set);
+}
+
+fn adopt_all(set: u64) {
+    for action in ACTIONS.iter().filter(|action| set & bit(action.signal) != 0) {
+        action.alone(|| action.adopt_others());
+    }
+}
+
+/// Before the process is confined: the kernel has the program's own actions again. But for those of faults, which the library
+/// may still have to recover from.
+pub fn leave() {
+    let set = SET.load(Ordering::SeqCst);
+    for action in ACTIONS.iter().filter(|action| set & bit(action.signal) != 0 && !is_of_faults(action.signal)) {
         action.alone(|| {
-            if !is_ours(Wanted::current(action.signal)) {
-                action.adopt();
+            if is_ours(Wanted::current(action.signal)) {
+                action.load_alone().set(action.signal);
             }
         });
     }
-    INSTALLED.store(true, Ordering::Release);
 }
 
 fn own_handler() -> usize {
-    on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize
+    on_signal as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize
 }
 
 fn installed_handler() -> usize {
@@ -233,17 +296,21 @@ pub fn is_guarded(signal: c_int) -> bool {
 
 /// Makes a call that sets or reports the program's action on `signal`, with that action in the kernel.
 pub fn with_the_programs<R>(signal: c_int, call: impl FnOnce() -> R) -> R {
-    let action = action_of(signal).filter(|_| is_installed());
+    let action = action_of(signal).filter(|_| !confinement::is_confined() || is_of_faults(signal));
     let Some(action) = action else { return call() };
+    SET.fetch_or(bit(signal), Ordering::SeqCst);
+    if !is_installed() {
+        let result = call();
+        if is_installed() {
+            let saved = errno();
+            action.alone(|| action.adopt_others());
+            set_errno(saved);
+        }
+        return result;
+    }
     action.alone(|| {
         if is_ours(Wanted::current(signal)) {
-            // This is the only thread, so no other one writes to it.
-            let wanted = Wanted {
-                handler: action.handler.load(Ordering::Relaxed),
-                flags: action.flags.load(Ordering::Relaxed) as c_int,
-                mask: action.mask.load(Ordering::Relaxed),
-            };
-            wanted.set(signal);
+            action.load_alone().set(signal);
         }
         let result = call();
         let saved = errno();
@@ -268,17 +335,20 @@ pub fn after_fork_child() {
     for action in &ACTIONS {
         if action.version.load(Ordering::Relaxed) % 2 == 1 {
             action.version.fetch_add(1, Ordering::AcqRel);
-            put_beneath();
+            action.alone(|| action.adopt_others());
         }
     }
 }
 
-/// The handler of both signals.
-extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+/// The handler of all these signals.
+extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's arguments.
-    let (code, context_of) = unsafe { ((*info).si_code, &mut *context.cast::<ucontext_t>()) };
-    // Faults have positive codes; signals that a process sends have others.
-    if code > 0 && lands(context_of) {
+    let (info_of, context_of) = unsafe { (&mut *info, &mut *context.cast::<ucontext_t>()) };
+    if is_caused_here(signal, info_of.si_code) {
+        if is_of_faults(signal) && lands(context_of) {
+            return;
+        }
+    } else if deferral::defer(signal, info_of, context_of) {
         return;
     }
     let Some(action) = action_of(signal) else { return };
@@ -319,9 +389,7 @@ fn reset(action: &Action) {
     let saved = errno();
     action.alone(|| {
         action.handler.store(libc::SIG_DFL, Ordering::Relaxed);
-        if let Some(beneath) = Wanted::DEFAULT.beneath() {
-            beneath.set(action.signal);
-        }
+        Wanted::DEFAULT.beneath(action.signal).unwrap_or(Wanted::DEFAULT).set(action.signal);
     });
     set_errno(saved);
 }
