@@ -185,6 +185,13 @@ def test_a_program_that_cannot_be_changed_as_a_whole_runs_plainly(lab: Lab) -> N
     assert result.stderr.endswith(" cannot be replaced: it stays on TCP\n")
 
 
+@pytest.mark.parametrize("kind", ["glibc", "glibc-pie"])
+def test_a_handler_has_its_stack_whatever_call_it_interrupts(kind: str, lab: Lab) -> None:
+    program = lab.folder / kind
+    subprocess.run([*COMPILERS[kind], "-o", program, SOURCES / "handlers.c"], check=True, timeout=60)
+    assert lab.run("handlers", [program], accelerated=True) == "done\n"
+
+
 def test_a_program_sees_its_own_name_and_file(lab: Lab) -> None:
     """Also when it starts itself again, by the link to its own file."""
     program = lab.folder / "identity"
