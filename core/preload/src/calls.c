@@ -1,5 +1,5 @@
-/* The state of a thread that os/deferral.rs keeps. In C because Rust has no way to request this model of thread-local
- * storage, with which a call needs no function of the dynamic linker to find it. */
+/* The state of a thread that os/deferral.rs keeps. In C because stable Rust has no thread-local variable that code can reach
+ * without a function of the dynamic linker, as this model permits. */
 
 #include <signal.h>
 #include <stdint.h>
@@ -10,9 +10,4 @@ struct calls {
     siginfo_t kept;
 };
 
-static _Thread_local struct calls calls __attribute__((tls_model("initial-exec")));
-
-struct calls *netacc_calls_of_thread(void)
-{
-    return &calls;
-}
+_Thread_local struct calls netacc_calls __attribute__((tls_model("initial-exec"), visibility("hidden")));

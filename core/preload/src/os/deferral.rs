@@ -31,13 +31,31 @@ struct Calls {
     kept: UnsafeCell<siginfo_t>,
 }
 
+/// The variable of `calls.c`.
 #[inline]
 fn of_thread() -> *const Calls {
-    extern "C" {
-        fn netacc_calls_of_thread() -> *const Calls;
+    let calls: *const Calls;
+    // SAFETY: computes an address, which is the same as long as the thread runs.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        std::arch::asm!(
+            "mov {calls}, qword ptr [rip + netacc_calls@GOTTPOFF]",
+            "add {calls}, qword ptr fs:[0]",
+            calls = out(reg) calls,
+            options(pure, nomem, nostack),
+        );
+        #[cfg(target_arch = "aarch64")]
+        std::arch::asm!(
+            "adrp {offset}, :gottprel:netacc_calls",
+            "ldr {offset}, [{offset}, :gottprel_lo12:netacc_calls]",
+            "mrs {calls}, tpidr_el0",
+            "add {calls}, {calls}, {offset}",
+            calls = out(reg) calls,
+            offset = out(reg) _,
+            options(pure, nomem, nostack),
+        );
     }
-    // SAFETY: no arguments.
-    unsafe { netacc_calls_of_thread() }
+    calls
 }
 
 /// The thread is in a call, until this is dropped.
