@@ -12,7 +12,7 @@
 //!   [`per_process`]: values that a forked child has of its own.
 //! * [`futex`]: sleeping on a word. [`work`]: the work of the library's threads, which a fork waits for.
 //! * [`aio`], [`liburing`]: structures of other libraries. [`environment`]: the entries of `netacc_run`.
-//! * `unwind`: the unwinder, which is loaded late.
+//! * `unwind`: the unwinder, which is loaded late. `lookup`: functions by name, where `dlsym` may not be called.
 
 pub mod access;
 pub mod actions;
@@ -30,6 +30,7 @@ pub mod liburing;
 pub mod limits;
 pub(crate) mod lingering;
 pub(crate) mod log;
+mod lookup;
 pub mod own;
 pub(crate) mod per_process;
 pub mod poll;
