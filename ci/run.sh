@@ -171,7 +171,8 @@ place() {
 
 job_build() { # the release binaries and the library
     need_rust
-    cargo build --release --locked
+    # The library of the packages differs in the last step of its build only, which is the longest one.
+    cargo build --release --locked --workspace --exclude netacc-portable
     cargo build --release --locked -p netacc-launcher --target "$LAUNCHER_TARGET"
     place "target/$LAUNCHER_TARGET/release/netacc_run" netacc_run
     # Cargo cannot put a dash into a library's name.
