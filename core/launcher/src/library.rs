@@ -8,15 +8,18 @@ use super::{shown, LIBRARY_VARIABLE};
 
 const LIBRARY: &str = "libnetacc-preload.so";
 
-/// Relative to netacc_run: the build directory, and the install directories below any prefix.
-const BESIDE: [&str; 3] = [".", "../lib", "../lib64"];
+/// Relative to netacc_run: the build directory, and the install directories below any prefix; the last one is Debian's.
+const BESIDE: [&str; 4] = [".", "../lib", "../lib64", MULTIARCH];
+
+const MULTIARCH: &str =
+    if cfg!(target_arch = "aarch64") { "../lib/aarch64-linux-gnu" } else { "../lib/x86_64-linux-gnu" };
 
 /// The directories of the system's own packages.
 const SYSTEM: [&str; 2] = ["/usr/lib", "/lib64"];
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LibraryError {
-    #[error("{LIBRARY} is neither beside netacc_run nor in ../lib, ../lib64, /usr/lib, /lib64, and {LIBRARY_VARIABLE} does not name it: the program stays on TCP")]
+    #[error("{LIBRARY} is neither beside netacc_run nor in ../lib, ../lib64, {MULTIARCH}, /usr/lib, /lib64, and {LIBRARY_VARIABLE} does not name it: the program stays on TCP")]
     NotFound,
     #[error("{LIBRARY_VARIABLE}={}: no such file: the program stays on TCP", shown(.0))]
     NamedNotFound(PathBuf),

@@ -62,7 +62,8 @@ impl Tools {
         let exe = env::current_exe().unwrap_or_default();
         let here = exe.parent().map(FilePath::to_owned).unwrap_or_default();
         // Test executables live in target/*/deps, one level below the programs.
-        let dirs = ["", "..", "../lib", "../lib64", "../lib/netacc"].map(|dir| here.join(dir));
+        let multiarch = format!("../lib/{}-linux-gnu", env::consts::ARCH);
+        let dirs = ["", "..", "../lib", "../lib64", "../lib/netacc", &multiarch].map(|dir| here.join(dir));
         let beside = |name: &str| dirs.iter().map(|dir| dir.join(name)).find(|file| file.is_file());
         // As netacc_run does.
         let named = env::var_os("NETACC_PRELOAD").map(PathBuf::from);

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use netacc_cli::{bench, doctor, explain, lat, sim, switch, trace};
+use clap::{CommandFactory, Parser, Subcommand};
+use netacc_cli::{bench, doctor, explain, lat, pages, service, sim, switch, trace};
 use netacc_microvm::{cli as lab, guest};
 
 /// An open NetACC: unmodified TCP programs over RDMA or shared memory.
@@ -26,6 +26,7 @@ Examples:
   netacc lat --serve 10.0.0.1 / netacc lat 10.0.0.1   round trips between two hosts, on all paths
   netacc demote -p PID; netacc promote -p PID        off the links and back, under load
   netacc explain -p PID :6379                        why its connections are on a link, or on TCP
+  netacc enable redis-server                         from the next start on, the service runs with the library
   netacc trace -p PID -p PID --duration 2s           where the time of each message goes, stage by stage
   netacc report before after                         what has changed, with intervals
   netacc sim list; netacc sim sweep incast            what-if studies in simulation
@@ -44,6 +45,10 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Where the time of each message goes, between running processes
     Trace(trace::args::TraceArgs),
+    /// Let a systemd service run with the library from its next start on
+    Enable(service::ServiceArgs),
+    /// Let a systemd service run without the library from its next start on
+    Disable(service::ServiceArgs),
     /// Show which backends work here, and why the others do not
     Doctor(doctor::DoctorArgs),
     /// Latency between two hosts: raw RDMA, through our stack, and kernel TCP
@@ -58,6 +63,9 @@ enum Command {
     Record(sim::SimArgs),
     /// RDMA devices in small virtual machines: SoftRoCE, soft-iWARP and emulated eRDMA, one host or two
     Lab(lab::LabArgs),
+    /// Manual pages and shell completions, for packages
+    #[command(hide = true)]
+    Pages(pages::PagesArgs),
     /// The first processes of a lab's guest
     #[command(hide = true)]
     LabGuest(guest::GuestArgs),
@@ -82,6 +90,9 @@ fn main() -> ExitCode {
         Command::Promote(args) => switch::promote(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Enable(args) => service::enable(&args),
+        Command::Disable(args) => service::disable(&args),
+        Command::Pages(args) => pages::run(&args, Cli::command()),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lat(args) => lat::run(&args),
         Command::Sim(args) => sim::run(sim::Tool::Studies, &args),
