@@ -44,6 +44,10 @@ readonly NEEDS_LAB_TESTS=(
     ssh=openssh-client
     setpriv=util-linux prlimit=util-linux
 )
+readonly NEEDS_PACKAGES=(
+    strip=binutils dpkg-deb=dpkg rpmbuild=rpm mmdebstrap=mmdebstrap unshare=util-linux ip=iproute2
+    /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
+)
 # The layout of our own declarations of libibverbs and librdmacm is checked against the headers.
 readonly NEEDS_HEADERS=(/usr/include/infiniband/verbs.h=libibverbs-dev /usr/include/rdma/rdma_cma.h=librdmacm-dev)
 # Debian's configuration of ns-3 for CMake wants more; models/ns3 does without it.
@@ -320,6 +324,20 @@ job_wheel() { # the wheel of netacc_lab in an empty environment elsewhere: its s
         die "the wheel has not got all scenarios"
     "${alone[@]}" "$programs/netacc" sim run deployment-set --seeds 1
     "${alone[@]}" "$programs/netacc" report "$folder/runs"
+}
+
+# Only the last step of the library's build is its own; everything else is shared with `build`.
+job_packages() { # .deb, .rpm and .tar.gz in target/packages, tried in root file systems of Debian (NETACC_SUITES="bullseye bookworm"; arguments: for pytest)
+    need_rust
+    need_python
+    need "${NEEDS_PACKAGES[@]}"
+    # With all others: alone it would have other features, and the two builds would replace each other.
+    cargo build --release --locked --workspace
+    job_build
+    rm -rf target/packages
+    .venv/bin/python -m ci.packages target/release target/packages
+    .venv/bin/python -m tests.packages.roots
+    .venv/bin/python -m pytest tests/packages "$@"
 }
 
 job_notebooks() { # the notebooks in JupyterLab, with all that they need (arguments: of jupyter lab)

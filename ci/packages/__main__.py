@@ -1,0 +1,67 @@
+"""Makes the packages: python -m ci.packages BUILT FOLDER; prints their paths."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from pathlib import Path
+
+from ci.packages import formats, symbols
+from ci.packages.layout import REPO, Layout, stage
+
+# An archive of the sources has no commit, and so no time of its own.
+WITHOUT_HISTORY = 1
+
+
+def version() -> str:
+    with (REPO / "Cargo.toml").open("rb") as file:
+        return str(tomllib.load(file)["workspace"]["package"]["version"])
+
+
+def epoch() -> int:
+    """The time of all files: SOURCE_DATE_EPOCH, or that of the commit."""
+    if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(given)
+    git = ["git", "-C", str(REPO), "log", "-1", "--format=%ct"]
+    done = subprocess.run(git, capture_output=True, text=True)
+    return int(done.stdout) if done.returncode == 0 else WITHOUT_HISTORY
+
+
+def make(built: Path, folder: Path, number: str, when: int) -> list[Path]:
+    """The packages of the programs in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="netacc-packages-") as name:
+        work = Path(name)
+        debian = Layout(work / "deb", "usr/lib/x86_64-linux-gnu")
+        redhat = Layout(work / "rpm", "usr/lib64")
+        alone = Layout(work / f"{formats.NAME}-{number}-x86_64", "lib", prefix="")
+        for layout in (debian, redhat, alone):
+            stage(layout, built)
+        if new := symbols.too_new(debian.root):
+            raise SystemExit(f"these need a newer glibc than {symbols.OLDEST}: {new}")
+        made = [
+            formats.deb(debian, work, number, when),
+            formats.rpm(redhat, work, number, when),
+            formats.tarball(alone, work, when),
+        ]
+        return [Path(shutil.move(path, folder / path.name)) for path in made]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m ci.packages", description=__doc__)
+    parser.add_argument("built", type=Path, help="the folder of the programs, such as target/release")
+    parser.add_argument("folder", type=Path, help="gets the packages")
+    parser.add_argument(
+        "--version", default=version(), help="another version than that of Cargo.toml, for tests"
+    )
+    arguments = parser.parse_args()
+    for path in make(arguments.built, arguments.folder, arguments.version, epoch()):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The files of a package, where each kind of system has them."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+CONFIGURATION = "etc/netacc.conf"
+LIBRARY = "libnetacc-preload.so"
+PROGRAMS = ("netacc", "netacc_run", "netacc_ss")
+# Runs static programs; it has to lie beside the library.
+LOADER = "netacc-loader"
+DOCUMENTS = ("README.md", "LICENSE-MIT", "LICENSE-APACHE")
+# Where systems have the completions of each shell.
+COMPLETIONS = {
+    "bash/netacc.bash": "bash-completion/completions/netacc",
+    "zsh/_netacc": "zsh/vendor-completions/_netacc",
+    "fish/netacc.fish": "fish/vendor_completions.d/netacc.fish",
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A root folder with the files of a package in it."""
+
+    root: Path
+    # The folder of shared libraries, below the root.
+    libraries: str
+    # The folder of programs and of what all machines may share.
+    prefix: str = "usr"
+
+    @property
+    def documents(self) -> Path:
+        return self.root / self.prefix / "share/doc/netacc-lab"
+
+
+def stage(layout: Layout, built: Path) -> None:
+    """Puts the files into the layout's root. The programs' debug information stays behind."""
+    shutil.rmtree(layout.root, ignore_errors=True)
+    for name in PROGRAMS:
+        program(built / name, layout.root / layout.prefix / "bin" / name)
+    program(built / LOADER, layout.root / layout.libraries / LOADER)
+    program(built / "libnetacc_portable.so", layout.root / layout.libraries / LIBRARY, mode=0o644)
+    place(REPO / "core/config/netacc.conf", layout.root / CONFIGURATION)
+    place(
+        REPO / "ci/packages/netacc.conf.example",
+        layout.documents / "examples/redis-server.service.d/netacc.conf",
+    )
+    for name in DOCUMENTS:
+        place(REPO / name, layout.documents / name)
+    pages(layout, built)
+    for folder in layout.root.rglob("*"):
+        if folder.is_dir():
+            folder.chmod(0o755)
+
+
+def program(source: Path, target: Path, mode: int = 0o755) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["strip", "--strip-unneeded", "-o", str(target), str(source)], check=True)
+    target.chmod(mode)
+
+
+def place(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    target.chmod(0o644)
+
+
+def pages(layout: Layout, built: Path) -> None:
+    """Manual pages and completions: those of netacc come from its arguments, the others from their help."""
+    made = layout.root / "made"
+    subprocess.run([str(built / "netacc"), "pages", str(made)], check=True)
+    for name in ("netacc_run", "netacc_ss"):
+        shown = subprocess.run([str(built / name), "-h"], check=True, capture_output=True, text=True).stdout
+        (made / "man" / f"{name}.1").write_text(manual(name, shown))
+    manuals = layout.root / layout.prefix / "share/man/man1"
+    manuals.mkdir(parents=True)
+    for page in sorted((made / "man").iterdir()):
+        # Without a name and a time, the same bytes each time.
+        packed = gzip.compress(page.read_bytes(), mtime=0)
+        (manuals / f"{page.name}.gz").write_bytes(packed)
+    for source, target in COMPLETIONS.items():
+        place(made / source, layout.root / layout.prefix / "share" / target)
+    shutil.rmtree(made)
+
+
+def manual(name: str, shown: str) -> str:
+    """A manual page with a program's help as it is."""
+    lines = "\n".join(escaped(line) for line in shown.splitlines())
+    purpose = {
+        "netacc_run": "run a program with its TCP connections on RDMA or shared memory",
+        "netacc_ss": "show the state of a program that netacc_run runs",
+    }[name]
+    head = f".TH {name} 1\n.SH NAME\n{name} \\- {purpose}\n"
+    return f"{head}.SH DESCRIPTION\n.nf\n{lines}\n.fi\n.SH SEE ALSO\nnetacc(1)\n"
+
+
+def escaped(line: str) -> str:
+    text = line.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{text}" if text.startswith((".", "'")) else text
