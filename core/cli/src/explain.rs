@@ -11,6 +11,7 @@ use netacc_config::stats::{Path, Snapshot, SocketStats};
 use netacc_proto::Reason;
 use serde::Serialize;
 
+use crate::processes::port_of;
 use crate::ss::{accelerated, fetch, FetchError};
 
 /// Exit status if the process has no such connection.
@@ -63,10 +64,6 @@ impl Which {
             }
         }
     }
-}
-
-fn port_of(address: &str) -> Option<u16> {
-    address.rsplit_once(':')?.1.parse().ok()
 }
 
 /// The explanation of some connections.

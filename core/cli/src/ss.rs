@@ -37,6 +37,8 @@ use args::{Invocation, HELP};
 pub use client::{fetch, query, query_with, FetchError};
 pub use list::accelerated;
 use netacc_proto::Reason;
+pub(crate) use show::plain;
+pub(crate) use table::Lines;
 
 const USAGE_STATUS: u8 = 2;
 const OTHER_STATUS: u8 = 5;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use netacc_cli::{bench, doctor, explain, lat, pages, service, sim, switch, trace};
+use netacc_cli::{bench, doctor, explain, exporter, lat, pages, service, sim, switch, top, trace};
 use netacc_microvm::{cli as lab, guest};
 
 /// An open NetACC: unmodified TCP programs over RDMA or shared memory.
@@ -26,6 +26,7 @@ Examples:
   netacc lat --serve 10.0.0.1 / netacc lat 10.0.0.1   round trips between two hosts, on all paths
   netacc demote -p PID; netacc promote -p PID        off the links and back, under load
   netacc explain -p PID :6379                        why its connections are on a link, or on TCP
+  netacc top; netacc exporter                        rates by connection; OpenMetrics over HTTP
   netacc enable redis-server                         from the next start on, the service runs with the library
   netacc trace -p PID -p PID --duration 2s           where the time of each message goes, stage by stage
   netacc report before after                         what has changed, with intervals
@@ -43,6 +44,10 @@ enum Command {
     Promote(switch::SwitchArgs),
     /// Why connections of a running process are on a link or on TCP, and what would change it
     Explain(explain::ExplainArgs),
+    /// The accelerated processes and their busiest connections, with rates
+    Top(top::TopArgs),
+    /// Metrics of all accelerated processes as OpenMetrics, over HTTP
+    Exporter(exporter::ExporterArgs),
     /// Where the time of each message goes, between running processes
     Trace(trace::args::TraceArgs),
     /// Let a systemd service run with the library from its next start on
@@ -89,6 +94,8 @@ fn main() -> ExitCode {
         Command::Demote(args) => switch::demote(&args),
         Command::Promote(args) => switch::promote(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Exporter(args) => exporter::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Enable(args) => service::enable(&args),
         Command::Disable(args) => service::disable(&args),

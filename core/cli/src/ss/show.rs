@@ -139,7 +139,7 @@ fn sockets_table(sockets: &[SocketStats]) -> String {
 }
 
 /// Text of a process in a form that is safe for a terminal.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let unsafe_here = |c: char| {
         // Control characters, and those that change the direction of writing.
         c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthStr;
 const GAP: usize = 2;
 
 /// A table of `N` columns.
-pub(super) struct Lines<const N: usize> {
+pub(crate) struct Lines<const N: usize> {
     right: [bool; N],
     /// The longest cell of each column.
     widths: [usize; N],
@@ -19,7 +19,7 @@ pub(super) struct Lines<const N: usize> {
 
 impl<const N: usize> Lines<N> {
     /// `right` are the columns of numbers.
-    pub(super) fn new(heads: [&str; N], right: &[usize]) -> Self {
+    pub(crate) fn new(heads: [&str; N], right: &[usize]) -> Self {
         let right = std::array::from_fn(|column| right.contains(&column));
         let mut lines = Self { right, widths: [0; N], rows: Vec::new() };
         lines.add(heads.map(str::to_owned));
@@ -27,7 +27,7 @@ impl<const N: usize> Lines<N> {
     }
 
     /// Adds a row.
-    pub(super) fn add(&mut self, cells: [String; N]) {
+    pub(crate) fn add(&mut self, cells: [String; N]) {
         let measured = cells.map(|cell| {
             let cell = if cell.is_empty() { "-".to_owned() } else { cell };
             let width = cell.width();
@@ -40,7 +40,7 @@ impl<const N: usize> Lines<N> {
     }
 
     /// The lines, none of which ends in a space.
-    pub(super) fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let width: usize = self.widths.iter().map(|width| width + GAP).sum();
         let mut text = String::with_capacity(self.rows.len() * width);
         for row in &self.rows {
