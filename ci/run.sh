@@ -437,10 +437,11 @@ job_fuzz() { # coverage-guided fuzzing: encodings, a peer that follows no rules,
     done
 }
 
-job_nightly() { # hours of fuzzing, and 10^6 programs on shared memory (arguments: for the runner of programs)
+job_nightly() { # packages, hours of fuzzing, and 10^6 programs on shared memory (arguments: for the runner of programs)
     need_fuzz
     need_lab
     need_binaries
+    "$BASH" ci/run.sh packages
     fuzz_target encodings 100000000 7200
     fuzz_target stranger 100000000 3600
     fuzz_target programs 100000000 3600
