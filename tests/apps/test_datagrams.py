@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.modes import Mode
 from tests.apps.lib.net import free_port
+from tests.apps.lib.paths import binaries
 from tests.apps.programs.datagram_server import WAYS
 
 BURSTS = 400
@@ -132,3 +134,33 @@ def test_calls_answer_as_the_kernels(lab: Lab) -> None:
     assert json.loads(kernels[-1]) == ["ended"]
     # Both processes have received from rings, before and after the socket was connected.
     assert sum(one.received_link > WARM for one in seen) == 2, seen
+
+
+@pytest.mark.usefixtures("library")
+def test_bench_datagrams() -> None:
+    command = [
+        binaries() / "netacc",
+        "bench",
+        "datagrams",
+        "-q",
+        "--pairs",
+        "1",
+        "--seconds",
+        "0.2",
+        "--json",
+        "-",
+    ]
+    done = subprocess.run(
+        [*command, "-d", "64,1472"], capture_output=True, text=True, timeout=100, check=True
+    )
+    report = json.loads(done.stdout)
+    assert [one["size"] for one in report["sizes"]] == [64, 1472]
+    for one in report["sizes"]:
+        (kernel,), (library,) = one["udp"]["rounds"], one["library"]["rounds"]
+        assert kernel["on_link"] is None and library["on_link"] > 0
+        for measured in (kernel, library):
+            assert measured["packets_per_s"] > 0 and 0 <= measured["lost"] < 1
+            assert measured["round_trip_us"]["count"] > 0
+    assert "kernel UDP" in done.stderr
+    refused = subprocess.run([*command, "-d", "70000"], capture_output=True, text=True, timeout=100)
+    assert refused.returncode == 2 and "70000" in refused.stderr

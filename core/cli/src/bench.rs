@@ -16,6 +16,7 @@
 pub mod args;
 mod busy;
 mod cpu;
+mod datagrams;
 mod error;
 pub(crate) mod link;
 mod machine;
@@ -58,6 +59,7 @@ pub fn run(args: BenchArgs) -> Result<(), BenchError> {
         BenchCommand::Many(args) => own::run_many(&args),
         BenchCommand::Stream(args) => own::run_stream(&args),
         BenchCommand::Connect(args) => own::run_connect(&args),
+        BenchCommand::Datagrams(args) => datagrams::run(&args),
         BenchCommand::Noise(args) => noise::run(&args),
         BenchCommand::Wake(args) => wake::run(&args),
     }

@@ -25,6 +25,8 @@ pub enum BenchCommand {
     Stream(StreamArgs),
     /// Connections opened and closed per second
     Connect(ConnectArgs),
+    /// UDP by the kernel and under the library: packets delivered, and round trips
+    Datagrams(DatagramsArgs),
     /// What keeps processors from their work: gaps between two readings of the clock, as JSON
     Noise(NoiseArgs),
     /// How long a sleeping thread takes until it runs, as JSON
@@ -194,6 +196,39 @@ pub struct ConnectArgs {
     /// Exchange one request and one response of this many bytes on each connection
     #[arg(long, default_value = "0", value_parser = parse_size, value_name = "BYTES")]
     pub exchange: u64,
+}
+
+/// Arguments of `netacc bench datagrams`.
+#[derive(Debug, Clone, Args)]
+pub struct DatagramsArgs {
+    /// Bytes in a datagram; each is measured by itself
+    #[arg(long, short = 'd', value_delimiter = ',', default_values = ["64", "512", "1472", "60000"], value_name = "LIST", value_parser = parse_size)]
+    pub sizes: Vec<u64>,
+    /// Sockets that send in turns, in the one-way measurement
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub flows: u32,
+    /// Interleaved rounds: the kernel and the library are measured once per round
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub pairs: u32,
+    /// Length of one measurement in seconds; a round has two on each path
+    #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = positive_seconds)]
+    pub seconds: f64,
+    /// Write the result as one JSON object ("-" is standard output; the table then goes to standard
+    /// error)
+    #[arg(long, value_name = "FILE|-")]
+    pub json: Option<PathBuf>,
+    /// A further argument for netacc_run; may be repeated
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub run_arg: Vec<String>,
+    /// Let this many threads compute beside the measurements
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=256))]
+    pub busy: u32,
+    /// Keep the directory with the logs of all processes, and print its path
+    #[arg(long)]
+    pub keep_logs: bool,
+    /// No progress bar
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 /// Arguments of `netacc bench noise`.

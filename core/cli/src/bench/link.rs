@@ -60,6 +60,13 @@ impl Sample {
         }
     }
 
+    /// The datagrams since the process began, on links and by the kernel, both directions together.
+    pub(crate) fn datagrams(&self) -> [u64; 2] {
+        let count = |name: &str| self.0.cnt.as_ref().and_then(|cnt| cnt.get(name)).copied().unwrap_or(0);
+        ["link", "kernel"]
+            .map(|way| count(&format!("datagrams_sent_{way}")) + count(&format!("datagrams_received_{way}")))
+    }
+
     /// The bytes since an earlier sample of the same process.
     pub(crate) fn bytes_since(&self, earlier: &Self) -> LinkBytes {
         let (now, then) = (self.bytes(), earlier.bytes());

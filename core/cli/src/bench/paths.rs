@@ -159,6 +159,22 @@ impl Launcher {
         Ok(Launcher { paths, skipped, tools, run_args })
     }
 
+    /// For UDP by the kernel and under the library.
+    ///
+    /// # Errors
+    /// The library must work here.
+    pub(crate) fn of_datagrams(run_args: &[String]) -> Result<Self, BenchError> {
+        let tools = Tools::find();
+        let name = "shm";
+        let backends = within_host();
+        let problem =
+            backends.iter().find(|backend| backend.name == name).and_then(|shm| shm.problems.first().cloned());
+        if let Some(reason) = tools.missing().map(str::to_owned).or(problem) {
+            return Err(BenchError::PathUnavailable { path: name.into(), reason });
+        }
+        Ok(Launcher { paths: Vec::new(), skipped: IndexMap::new(), tools, run_args: run_args.to_vec() })
+    }
+
     /// A command that runs `program` on a path: the same program everywhere, with `netacc_run` in
     /// front of it on a backend path.
     pub(crate) fn command(&self, path: &Path, program: impl AsRef<OsStr>) -> Command {

@@ -11,6 +11,7 @@
 
 mod connect;
 mod conversation;
+pub(crate) mod datagrams;
 mod echo;
 mod socket;
 mod stream;
@@ -44,6 +45,11 @@ enum Role {
     Guard {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<std::ffi::OsString>,
+    },
+    /// An end of a load of datagrams
+    Datagrams {
+        #[command(subcommand)]
+        role: datagrams::Datagrams,
     },
     /// Listens and serves
     Server {
@@ -155,6 +161,7 @@ impl Outcome {
 pub fn run(args: PeerArgs) -> io::Result<()> {
     match args.role {
         Role::Guard { command } => guard(&command),
+        Role::Datagrams { role } => datagrams::run(&role),
         Role::Server { load, listen } => {
             let listener = listen.listen()?;
             send_line(&format!("READY {} {}", std::process::id(), Address::of(&listener)?))?;
