@@ -141,6 +141,13 @@ impl Receiver {
         self.by_kernel = self.by_kernel.map(|come| come.wrapping_add(1));
     }
 
+    /// The kernel has dropped so many datagrams of this socket, perhaps of this flow: what is in the ring does not wait for
+    /// them.
+    pub fn kernel_dropped(&mut self, count: u64) {
+        let begun = self.counter(BEGUN);
+        self.by_kernel = self.by_kernel.map(|come| come.saturating_add(count).min(begun.max(come)));
+    }
+
     /// Takes the datagram at the front for good. `false`: the sender has taken it back meanwhile.
     #[inline]
     pub fn claim(&mut self, record: &Record) -> bool {

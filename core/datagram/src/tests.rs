@@ -93,6 +93,27 @@ fn a_record_is_due_once_those_before_it_have_come() {
 }
 
 #[test]
+fn a_record_does_not_wait_for_what_the_kernel_has_dropped() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    awake(&mut receiver);
+    by_kernel(&mut sender);
+    by_kernel(&mut sender);
+    assert_eq!(send(&mut sender, b"x"), Ok(()));
+    let record = receiver.front().unwrap();
+    receiver.kernel_dropped(1);
+    assert!(!receiver.is_due(&record));
+    receiver.kernel_dropped(7);
+    assert!(receiver.is_due(&record));
+    // Those were of other flows: what goes by the kernel from now on is counted.
+    by_kernel(&mut sender);
+    assert!(receiver.claim(&record));
+    receiver.release(&record);
+    assert_eq!(send(&mut sender, b"y"), Ok(()));
+    let record = receiver.front().unwrap();
+    assert!(!receiver.is_due(&record));
+}
+
+#[test]
 fn a_new_receiver_takes_no_record_until_the_kernel_is_empty() {
     let (mut sender, mut receiver, _) = flow(CAPACITY);
     by_kernel(&mut sender);

@@ -7,7 +7,7 @@ use netacc_datagram::{Receiver, Record};
 use netacc_device::QueuePairId;
 
 use super::Address;
-use crate::os::poll;
+use crate::os::{poll, sockopt};
 
 /// Addresses that are remembered. A flow is accepted only from one of them. Arbitrary: more than the rings.
 const SOURCES: usize = 256;
@@ -15,6 +15,8 @@ const SOURCES: usize = 256;
 const MOST_RINGS: usize = 64;
 /// Datagrams by the kernel between two looks for whether it has more, for rings that are not used yet. Arbitrary.
 const NEW_INTERVAL: u32 = 8;
+/// Datagrams by the kernel between two looks for how many it has dropped. Arbitrary.
+const DROPS_INTERVAL: u32 = 16;
 /// Datagrams from rings in a row before the kernel is asked for one. Arbitrary.
 const KERNEL_INTERVAL: u32 = 32;
 
@@ -53,6 +55,9 @@ pub struct Incoming {
     since_kernel: u32,
     sources: Vec<Address>,
     received_while_new: u32,
+    received_while_waiting: u32,
+    /// Datagrams that the kernel has dropped, when it was asked last.
+    dropped: u32,
     /// Positions of rings that are gone, for [`Incoming::arrivals`].
     past: u64,
 }
@@ -128,6 +133,27 @@ impl Incoming {
             if self.received_while_new.is_multiple_of(NEW_INTERVAL) {
                 self.begin_new(fd);
             }
+        }
+    }
+
+    /// A datagram of the kernel's was received. Datagrams in rings do not wait for those before them that the kernel has
+    /// dropped: asks it for their number now and then, while there are some that wait.
+    pub fn account_drops(&mut self, fd: c_int) {
+        let waits = |ring: &mut Ring| {
+            let front = ring.receiver.front();
+            front.is_some_and(|record| !ring.receiver.is_new() && !ring.receiver.is_due(&record))
+        };
+        if !self.rings.iter_mut().any(waits) {
+            return;
+        }
+        self.received_while_waiting = self.received_while_waiting.wrapping_add(1);
+        if !self.received_while_waiting.is_multiple_of(DROPS_INTERVAL) {
+            return;
+        }
+        let Some(dropped) = sockopt::memory(fd).map(|memory| memory[sockopt::SK_MEMINFO_DROPS]) else { return };
+        let more = dropped.wrapping_sub(std::mem::replace(&mut self.dropped, dropped));
+        for ring in &mut self.rings {
+            ring.receiver.kernel_dropped(more.into());
         }
     }
 

@@ -11,9 +11,9 @@ use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 
 use crate::datagram::{Address, Datagram, Incoming, Taken, Way};
 use crate::ops::{announcing, message, readiness};
+use crate::os::asleep::asleep;
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail};
-use crate::os::asleep::asleep;
 use crate::os::{access, poll, real};
 use crate::runtime;
 
@@ -178,6 +178,7 @@ impl Receive<'_> {
         self.note(incoming, &envelope);
         if !self.peeks() {
             incoming.begin_new_sometimes(self.target.fd);
+            incoming.account_drops(self.target.fd);
         }
         Ok((n, envelope))
     }
@@ -244,11 +245,10 @@ impl Receive<'_> {
 
     /// A datagram came by the kernel.
     fn note(&self, incoming: &mut Incoming, envelope: &Envelope) {
-        if !self.peeks() {
+        // A receive that was ended by `shutdown` has no source.
+        if let Some(source) = envelope.source.as_ref().filter(|_| !self.peeks()) {
             count(&self.target.socket.counts().rx_kernel);
-            if let Some(source) = &envelope.source {
-                incoming.came_by_kernel(source);
-            }
+            incoming.came_by_kernel(source);
         }
     }
 

@@ -33,3 +33,22 @@ pub fn unread(fd: c_int) -> u64 {
 
 /// Bytes that the kernel has not sent yet. linux/sockios.h.
 pub const SIOCOUTQNSD: c_ulong = 0x894B;
+
+// Missing in the `libc` crate. linux/sock_diag.h, asm-generic/socket.h.
+const SO_MEMINFO: c_int = 55;
+/// Bytes that may be sent and not acknowledged.
+pub const SK_MEMINFO_SNDBUF: usize = 3;
+/// Bytes that were sent and are not acknowledged.
+pub const SK_MEMINFO_WMEM_QUEUED: usize = 5;
+/// Datagrams that were dropped because the receive buffer was full.
+pub const SK_MEMINFO_DROPS: usize = 8;
+const SK_MEMINFO_VARS: usize = 9;
+
+/// The kernel's account of a socket's memory.
+pub fn memory(fd: c_int) -> Option<[u32; SK_MEMINFO_VARS]> {
+    let mut used = [0; SK_MEMINFO_VARS];
+    let mut len = size_of_val(&used) as libc::socklen_t;
+    // SAFETY: an array of that many bytes, and its length.
+    let rc = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, used.as_mut_ptr().cast(), &mut len) };
+    (rc == 0).then_some(used)
+}

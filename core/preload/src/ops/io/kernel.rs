@@ -6,7 +6,7 @@ use libc::{iovec, msghdr};
 
 use crate::os::poll;
 use crate::os::real;
-use crate::os::sockopt::SIOCOUTQNSD;
+use crate::os::sockopt::{self, SIOCOUTQNSD, SK_MEMINFO_SNDBUF, SK_MEMINFO_WMEM_QUEUED};
 use crate::runtime::in_kernel;
 
 /// Whether the kernel has an error to report, or has ended the connection.
@@ -38,18 +38,8 @@ pub(super) fn unacknowledged(fd: c_int) -> c_int {
 /// Whether the kernel takes a write that does not block, in part at least. `poll` reports room only when a third of the buffer
 /// is free.
 pub(super) fn has_room_for_some(fd: c_int) -> bool {
-    let mut used: [u32; SK_MEMINFO_VARS] = [0; SK_MEMINFO_VARS];
-    let mut len = size_of_val(&used) as libc::socklen_t;
-    // SAFETY: an array of that many bytes, and its length.
-    let rc = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, used.as_mut_ptr().cast(), &mut len) };
-    rc == 0 && used[SK_MEMINFO_WMEM_QUEUED] < used[SK_MEMINFO_SNDBUF]
+    sockopt::memory(fd).is_some_and(|used| used[SK_MEMINFO_WMEM_QUEUED] < used[SK_MEMINFO_SNDBUF])
 }
-
-// Missing in the `libc` crate. linux/sock_diag.h, asm-generic/socket.h.
-const SO_MEMINFO: c_int = 55;
-const SK_MEMINFO_SNDBUF: usize = 3;
-const SK_MEMINFO_WMEM_QUEUED: usize = 5;
-const SK_MEMINFO_VARS: usize = 9;
 
 fn header(iov: &[iovec]) -> msghdr {
     // SAFETY: all-zero is a valid msghdr.
