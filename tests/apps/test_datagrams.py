@@ -54,7 +54,9 @@ class Ran:
     client: Seen | None
 
 
-def run(lab: Lab, mode: Mode, way: str, address: str = "127.0.0.1", how: str = "sendto") -> Ran:
+def run(
+    lab: Lab, mode: Mode, way: str, address: str = "127.0.0.1", how: str = "sendto", config: str = ""
+) -> Ran:
     """One conversation, which the client checks. The counts are those of accelerated processes."""
     port = free_port()
     counted = [lab.folder / "server.counted", lab.folder / "client.counted"]
@@ -64,6 +66,7 @@ def run(lab: Lab, mode: Mode, way: str, address: str = "127.0.0.1", how: str = "
         [sys.executable, "-m", module + "server", address, str(port), way],
         accelerated=mode.server,
         env={"NETACC_EXIT_STATS": str(counted[0])},
+        config=config,
     )
     server.wait_line("ready")
     order = "any" if way == "threads" else "ordered"
@@ -104,6 +107,13 @@ def test_addresses(address: str, how: str, lab: Lab) -> None:
     ran = run(lab, Mode.SHM, "blocking", address, how)
     assert ran.server is not None
     assert ran.server.received_link > 0 and ran.server.sent_link > 0, ran
+
+
+@pytest.mark.usefixtures("library")
+def test_switched_off(lab: Lab) -> None:
+    ran = run(lab, Mode.SHM, "blocking", config="NACC_DATAGRAMS=0\n")
+    assert ran.server is not None and ran.client is not None
+    assert ran.server.flows == ran.client.flows == ran.server.received_link == 0, ran
 
 
 def calls(lab: Lab, name: str, *, accelerated: bool) -> tuple[list[str], list[Seen]]:

@@ -23,6 +23,8 @@ pub struct Config {
     pub keep_preload: bool,
     /// `NACC_STATIC`: static programs are started by `netacc-loader`, so that they have the library.
     pub static_programs: bool,
+    /// `NACC_DATAGRAMS`: datagrams between processes of this host take rings in shared memory.
+    pub datagrams: bool,
     /// Buffers and memory regions.
     pub memory: MemoryConfig,
     /// Links, and the cache of empty ones.
@@ -169,6 +171,7 @@ impl Default for Config {
             keep_preload: true,
             // A program that cannot be changed as a whole is started plainly.
             static_programs: true,
+            datagrams: true,
             memory: MemoryConfig::default(),
             links: LinkConfig::default(),
             promotion: PromotionConfig::default(),

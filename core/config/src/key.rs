@@ -270,6 +270,7 @@ pub static KEYS: &[Key] = &[
     .guards(),
     switch("NACC_KEEP_PRELOAD", |c| c.keep_preload, |c, on| c.keep_preload = on).ours(),
     switch("NACC_STATIC", |c| c.static_programs, |c, on| c.static_programs = on).ours(),
+    switch("NACC_DATAGRAMS", |c| c.datagrams, |c, on| c.datagrams = on).ours(),
     // From a page, the least that can be shared, to the size at which a thousand connections take 8 GiB.
     int(
         "NACC_RING_SIZE",

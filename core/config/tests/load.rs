@@ -85,7 +85,7 @@ fn every_key_reaches_its_field() {
          NACC_EMPTY_QP_MAX_ALL=7\nNACC_EMPTY_QP_MAX_PER=3\nNACC_CONNECT_RDMA_PERCENT=50\n\
          NACC_ENABLE_RDMA_DEFAULT=0\nNACC_LOG_LEVEL=0\nNACC_LOG_PATH=''\nNACC_SOR_AFFINITY=1-3\n\
          NACC_CONN_TCP_FIRST=1\nNACC_BACKEND=shm\nNACC_POLICY=abort\nNACC_RING_SIZE=4096\n\
-         NACC_PROMOTE_AFTER=0\nNACC_KEEP_PRELOAD=0\nNACC_STATIC=0\nNACC_PATH_CHOICE=link\nNACC_FAST_CONNECT=1\nNACC_POLL_MS=0\nNACC_COMP_VECTOR=3\n\
+         NACC_PROMOTE_AFTER=0\nNACC_KEEP_PRELOAD=0\nNACC_STATIC=0\nNACC_DATAGRAMS=0\nNACC_PATH_CHOICE=link\nNACC_FAST_CONNECT=1\nNACC_POLL_MS=0\nNACC_COMP_VECTOR=3\n\
          NACC_DEBUG=1\nNACC_SHM_GROUP=redis\nNACC_PSK_FILE=/etc/netacc.key\n",
     );
     assert_eq!(problems, [""; 0]);
@@ -296,6 +296,7 @@ fn settings() -> impl Strategy<Value = Vec<(&'static str, String)>> {
         int("NACC_FAST_CONNECT", 0, 1).boxed(),
         int("NACC_KEEP_PRELOAD", 0, 1).boxed(),
         int("NACC_STATIC", 0, 1).boxed(),
+        int("NACC_DATAGRAMS", 0, 1).boxed(),
         int("NACC_POLL_MS", -1, 60_000).boxed(),
         int("NACC_COMP_VECTOR", 0, 65_535).boxed(),
         int("NACC_DEBUG", 0, 1).boxed(),

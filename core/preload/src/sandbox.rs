@@ -21,7 +21,7 @@ use std::time::Duration;
 use netacc_config::LogLevel;
 use netacc_proto::Reason;
 
-use crate::control::exit;
+use crate::control::{exit, flows};
 use crate::os::actions;
 use crate::os::confinement::{self, is_confined};
 use crate::os::errno::{errno, set_errno};
@@ -218,9 +218,12 @@ fn confine(cause: &str) {
 
 /// Afterwards every connection is a plain socket, also one whose link belongs to a parent.
 fn bring_connections_back() {
-    for (_, entry) in table::entries() {
-        let Entry::Stream(sock) = &*entry else { continue };
-        leaving::demote_for(sock, Reason::Sandboxed);
+    for (fd, entry) in table::entries() {
+        match &*entry {
+            Entry::Stream(sock) => drop(leaving::demote_for(sock, Reason::Sandboxed)),
+            Entry::Datagram(socket) => flows::withdraw(socket, fd),
+            _ => {}
+        }
     }
 }
 

@@ -15,6 +15,9 @@ const SOURCES: usize = 256;
 const MOST_RINGS: usize = 64;
 /// Datagrams by the kernel between two looks for whether it has more, for rings that are not used yet. Arbitrary.
 const NEW_INTERVAL: u32 = 8;
+/// A sender that is in the middle of a send by the kernel is waited for so often, and one that has ended not at all: then the
+/// order does not count. Arbitrary: a send takes as long as some looks.
+const STUCK: u32 = 1000;
 /// Datagrams by the kernel between two looks for how many it has dropped. Arbitrary.
 const DROPS_INTERVAL: u32 = 16;
 /// Datagrams from rings in a row before the kernel is asked for one. Arbitrary.
@@ -30,18 +33,20 @@ pub struct Ring {
     ended: bool,
     /// [`Receiver::sent_by_kernel`] before the kernel was asked.
     mark: u64,
+    /// How often the kernel was empty while the record at the front was not due.
+    stuck: u32,
 }
 
 impl Ring {
     /// A new one.
     pub fn new(receiver: Receiver, source: Address, qp: QueuePairId) -> Ring {
-        Ring { receiver, source, qp, ended: false, mark: 0 }
+        Ring { receiver, source, qp, ended: false, mark: 0, stuck: 0 }
     }
 
     /// The record at the front, if it may be taken now.
     #[inline]
     fn due(&mut self) -> Option<Record> {
-        self.receiver.front().filter(|record| self.receiver.is_due(record))
+        self.receiver.front().filter(|record| self.stuck >= STUCK || self.receiver.is_due(record))
     }
 }
 
@@ -226,6 +231,7 @@ impl Incoming {
         for _ in 0..4 {
             let record = from.due()?;
             if peek || from.receiver.claim(&record) {
+                from.stuck = if from.ended { from.stuck } else { 0 };
                 return Some(Taken { ring, record });
             }
         }
@@ -267,6 +273,9 @@ impl Incoming {
     pub fn kernel_was_empty(&mut self) {
         for ring in &mut self.rings {
             ring.receiver.kernel_was_empty(ring.mark);
+            if ring.due().is_none() && ring.receiver.front().is_some() {
+                ring.stuck = if ring.ended { STUCK } else { ring.stuck + 1 };
+            }
         }
         let past = &mut self.past;
         self.rings.retain_mut(|ring| {
@@ -298,5 +307,71 @@ impl Incoming {
     /// The length of the next datagram in a ring.
     pub fn next_len(&mut self) -> Option<usize> {
         self.take(true).map(|taken| taken.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netacc_datagram::{inbox_len, Sender, OUTBOX_LEN};
+    use netacc_device::Memory;
+
+    use super::*;
+
+    fn flow() -> (Sender, Incoming) {
+        let (inbox, outbox) = (Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN));
+        let receiver = Receiver::new(inbox.clone(), outbox.clone()).expect("a ring");
+        let mut incoming = Incoming::default();
+        incoming.add(Ring::new(receiver, Address::default(), QueuePairId(7)));
+        let mut sender = Sender::new(inbox, outbox).expect("a ring");
+        sender.start(0);
+        look(&mut incoming);
+        incoming.stay_awake();
+        (sender, incoming)
+    }
+
+    /// The kernel is asked, and has nothing.
+    fn look(incoming: &mut Incoming) {
+        incoming.before_kernel();
+        incoming.kernel_was_empty();
+    }
+
+    fn send(sender: &mut Sender) {
+        // SAFETY: no bytes.
+        unsafe { sender.send(std::iter::empty(), 0) }.expect("room, and a receiver that is awake");
+    }
+
+    // Breaks if a program that waits for readiness runs in circles, because it is told of a datagram that it does not get.
+    #[test]
+    fn a_sender_that_stops_in_the_middle_of_a_send_is_not_waited_for() {
+        let (mut sender, mut incoming) = flow();
+        sender.begin_by_kernel();
+        sender.end_by_kernel(true);
+        sender.begin_by_kernel();
+        send(&mut sender);
+        let looks = (0..).take_while(|_| {
+            look(&mut incoming);
+            incoming.take(false).is_none()
+        });
+        assert_eq!(looks.count() as u32, STUCK - 1);
+    }
+
+    #[test]
+    fn what_a_sender_leaves_is_received_before_its_ring_goes() {
+        let (mut sender, mut incoming) = flow();
+        sender.begin_by_kernel();
+        sender.end_by_kernel(true);
+        sender.begin_by_kernel();
+        for _ in 0..2 {
+            send(&mut sender);
+        }
+        assert!(incoming.end(QueuePairId(7)));
+        look(&mut incoming);
+        for _ in 0..2 {
+            let taken = incoming.take(false).expect("a datagram");
+            incoming.finish(&taken);
+        }
+        assert!(!incoming.is_empty());
+        look(&mut incoming);
+        assert!(incoming.is_empty());
     }
 }

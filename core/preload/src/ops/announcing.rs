@@ -12,7 +12,7 @@ use crate::datagram::{Address, Datagram, Wanted};
 pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
     let Some(local) = local_address(fd).filter(|local| local.port() != 0) else { return };
     let rt = start();
-    let Some(endpoint) = rt.endpoint() else { return drop(socket.leave_to_kernel()) };
+    let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else { return drop(socket.leave_to_kernel()) };
     let Some(number) = rt.flows.register(socket) else { return };
     // If the directory is full, flows from this socket can be made all the same.
     let _ = endpoint.directory().publish(&announced(local), number);
@@ -22,7 +22,7 @@ pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
 #[cold]
 pub fn want(socket: &Arc<Datagram>, fd: c_int, to: Address) {
     let rt = start();
-    let Some(endpoint) = rt.endpoint() else { return };
+    let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else { return };
     rt.flows.wanted.lock().push(Wanted { socket: Arc::downgrade(socket), fd, to });
     endpoint.need_helper();
 }
