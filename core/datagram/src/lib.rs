@@ -55,6 +55,9 @@ pub const fn inbox_len(capacity: usize) -> usize {
 }
 
 /// Where records begin in the inbox.
+//= spec §10.2.3
+//# The first regions are the *outbox* of the sender, of 128 bytes, which the receiver writes, and the *inbox* of
+//# the receiver, which the sender writes.
 const RECORDS: usize = 64;
 const TAIL: usize = 0;
 const BEGUN: usize = 8;
@@ -65,6 +68,8 @@ const STATUS: usize = 64;
 const HEADER: u64 = 8;
 
 /// What a receiver says of itself.
+//= spec §10.3.1
+//# A receiver that is awake looks at the ring before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It has not looked at the ring yet, or several of its threads sleep: send by the kernel. The value of fresh memory.

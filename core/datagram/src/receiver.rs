@@ -98,6 +98,8 @@ impl Receiver {
     #[cold]
     fn refuse(&mut self) -> Option<Record> {
         self.close();
+        //= spec §10.5
+        //# A false tail, head, length or kind ends the flow, and nothing else.
         self.refused = true;
         None
     }
@@ -105,6 +107,9 @@ impl Receiver {
     /// Whether all that was sent by the kernel before the record at the front has come, as far as is known.
     #[inline]
     pub fn is_due(&self, record: &Record) -> bool {
+        //= spec §10.4.2
+        //# A receiver takes a record only if as many datagrams of the flow have come by the kernel as the record says were
+        //# sent, or were dropped there.
         let ahead = |come: u64| ((come << 8) as u32).wrapping_sub(Header(record.header).by_kernel()) as i32;
         self.by_kernel.is_some_and(|come| ahead(come) >= 0)
     }
@@ -124,6 +129,8 @@ impl Receiver {
     /// The kernel had no datagram after `sent` was [read](Receiver::sent_by_kernel): all of those have come, or were
     /// dropped.
     pub fn kernel_was_empty(&mut self, sent: u64) {
+        //= spec §10.4.3
+        //# A receiver that has never known it is *new*, and takes no record.
         if sent != 0 && self.counter(BEGUN) == sent {
             let was_new = self.by_kernel.replace(sent).is_none();
             if was_new {
@@ -209,6 +216,9 @@ impl Receiver {
             return self.front().is_none();
         }
         self.publish();
+        //= spec §10.3.2
+        //# A receiver that is about to sleep says so, with the next number, and looks at the ring again; if there is a
+        //# record, it does not sleep.
         self.sleeps += 1;
         self.enter(if alone { State::Dozing } else { State::Asleep });
         let sleeps = self.front().is_none();

@@ -71,6 +71,8 @@ impl Sender {
 
     /// A datagram of this flow is about to be sent by the kernel.
     pub fn begin_by_kernel(&mut self) {
+        //= spec §10.4.1
+        //# A sender counts its sends by the kernel, before they begin and after they have ended.
         self.found = self.status();
         self.begun += 1;
         self.word(BEGUN).store(self.begun, SeqCst);
@@ -124,6 +126,9 @@ impl Sender {
         self.tail = at + header.extent();
         // Orders the tail before the next look at the state, as `fall_asleep` orders the state before its look at the tail.
         self.word(TAIL).swap(self.tail, SeqCst);
+        //= spec §10.3.3
+        //# If neither holds any more, it takes the record back, unless the receiver has taken it, and sends the datagram by
+        //# the kernel.
         if !self.is_awake(self.status()) && self.revoke(at, header) {
             return Err(Refusal::Asleep);
         }
@@ -141,6 +146,8 @@ impl Sender {
                 return Err(Refusal::Full);
             }
         }
+        //= spec §10.2.4
+        //# A record lies in one piece; what is too short for it at the end of the ring is padding.
         if skipped > 0 {
             self.store_header(self.tail, Header::new(PADDING, skipped - HEADER));
         }

@@ -44,6 +44,9 @@ fn by_kernel(sender: &mut Sender) {
     sender.end_by_kernel(true);
 }
 
+//= spec §10.2.4
+//= type=test
+//# A record lies in one piece; what is too short for it at the end of the ring is padding.
 #[test]
 fn datagrams_keep_their_boundaries_and_order() {
     let (mut sender, mut receiver, _) = flow(CAPACITY);
@@ -59,6 +62,10 @@ fn datagrams_keep_their_boundaries_and_order() {
     }
 }
 
+//= spec §10.3.2
+//= type=test
+//# A receiver that is about to sleep says so, with the next number, and looks at the ring again; if there is a record,
+//# it does not sleep.
 #[test]
 fn a_full_ring_and_a_sleeper_refuse() {
     let (mut sender, mut receiver, _) = flow(CAPACITY);
@@ -76,6 +83,10 @@ fn a_full_ring_and_a_sleeper_refuse() {
     assert_eq!(send(&mut sender, b"x"), Err(Refusal::Closed));
 }
 
+//= spec §10.4.2
+//= type=test
+//# A receiver takes a record only if as many datagrams of the flow have come by the kernel as the record says were
+//# sent, or were dropped there.
 #[test]
 fn a_record_is_due_once_those_before_it_have_come() {
     let (mut sender, mut receiver, _) = flow(CAPACITY);
@@ -113,6 +124,9 @@ fn a_record_does_not_wait_for_what_the_kernel_has_dropped() {
     assert!(!receiver.is_due(&record));
 }
 
+//= spec §10.4.3
+//= type=test
+//# A receiver that has never known it is *new*, and takes no record.
 #[test]
 fn a_new_receiver_takes_no_record_until_the_kernel_is_empty() {
     let (mut sender, mut receiver, _) = flow(CAPACITY);
@@ -128,6 +142,9 @@ fn a_new_receiver_takes_no_record_until_the_kernel_is_empty() {
     assert_eq!(send(&mut sender, &[1; 56]), Err(Refusal::Full));
 }
 
+//= spec §10.4.1
+//= type=test
+//# A sender counts its sends by the kernel, before they begin and after they have ended.
 #[test]
 fn a_send_that_goes_on_when_there_is_a_ring_is_counted() {
     let (inbox, outbox) = (Memory::heap(inbox_len(CAPACITY)), Memory::heap(OUTBOX_LEN));
@@ -159,6 +176,10 @@ fn a_record_is_due_if_the_kernel_has_dropped_those_before_it() {
     assert!(receiver.is_due(&record));
 }
 
+//= spec §10.3.3
+//= type=test
+//# A sender places a record only if the receiver is awake, or dozes in the sleep during which the sender has sent a
+//# datagram by the kernel.
 #[test]
 fn the_rest_of_a_burst_to_a_sleeper_takes_the_ring() {
     let (mut sender, mut receiver, _) = flow(CAPACITY);
@@ -279,6 +300,9 @@ fn read(receiver: &mut Receiver, record: &Record) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+//= spec §10.3.1
+//= type=test
+//# A receiver that is awake looks at the ring before it sleeps.
 #[test]
 fn between_threads_each_datagram_comes_once_and_in_order() {
     for capacity in [64, 1024, 1 << 16] {
@@ -288,6 +312,9 @@ fn between_threads_each_datagram_comes_once_and_in_order() {
 }
 
 proptest! {
+    //= spec §10.5
+    //= type=test
+    //# A false tail, head, length or kind ends the flow, and nothing else.
     /// Whatever a peer writes, the receiver reads within the inbox and comes to an end.
     #[test]
     fn a_hostile_sender_costs_its_flow_only(seed in any::<u64>(), tail in any::<u64>(), near in 0u64..4096) {

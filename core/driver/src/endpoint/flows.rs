@@ -44,6 +44,8 @@ impl Endpoint {
     }
 
     pub(super) fn handle_flow_request(&self, id: ConnectionId, peer: PeerAddress, request: &[u8]) {
+        //= spec §10.2.2
+        //# Where a side needs a pre-shared key, it refuses all flows.
         let wanted = match self.config.key {
             None => self.sink().flow_requested(id, peer, request),
             Some(_) => None,

@@ -5,6 +5,7 @@ mod common;
 mod direct;
 mod endpoints;
 mod finding;
+mod flows;
 mod holders;
 mod leaving;
 mod opening;

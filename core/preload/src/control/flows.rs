@@ -38,6 +38,9 @@ impl Request {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
         };
+        //= spec §10.2.1
+        //# Then follow the version, 1; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
+        //# address, in 16, from which the flow comes.
         let mut bytes = vec![VERSION];
         bytes.extend(self.number.to_le_bytes());
         bytes.extend(self.source.port().to_le_bytes());
@@ -133,6 +136,8 @@ fn request(endpoint: &Endpoint, socket: &Arc<Datagram>, fd: c_int, to: &Address)
 pub(super) fn requested(rt: &Runtime, id: ConnectionId, request: &[u8]) -> Option<usize> {
     let request = Request::decode(request)?;
     let socket = rt.flows.socket(request.number).filter(|socket| !socket.is_kernel_only())?;
+    //= spec §10.2.2
+    //# The receiver accepts a flow only if the kernel has brought the socket a datagram from that address.
     let source = {
         let incoming = socket.incoming();
         incoming.known_source(request.source).filter(|_| incoming.has_room())?
@@ -194,6 +199,10 @@ mod tests {
 
     #[test]
     fn requests_are_read_as_they_were_written() {
+        //= spec §10.2.1
+        //= type=test
+        //# Then follow the version, 1; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
+        //# address, in 16, from which the flow comes.
         for source in ["127.0.0.1:53", "[::1]:4433", "10.1.2.3:65535"] {
             let request = Request { number: 0x01_02_03_04, source: source.parse().unwrap() };
             let mut bytes = request.encode();
