@@ -427,10 +427,10 @@ fuzz_target() { # TARGET RUNS SECONDS
         -runs="$2" -max_total_time="$3" -max_len=1408 -artifact_prefix="$artifacts" -print_final_stats=1
 }
 
-job_fuzz() { # coverage-guided fuzzing: encodings, a peer that follows no rules, programs (SECONDS_EACH=600; arguments: only these targets)
+job_fuzz() { # coverage-guided fuzzing: encodings, datagrams, a peer that follows no rules, programs (SECONDS_EACH=600; arguments: only these targets)
     need_fuzz
     need_binaries
-    [ $# != 0 ] || set -- encodings stranger programs
+    [ $# != 0 ] || set -- encodings datagrams stranger programs
     local target
     for target in "$@"; do
         fuzz_target "$target" "${RUNS:-100000000}" "${SECONDS_EACH:-600}"
@@ -443,6 +443,7 @@ job_nightly() { # packages, hours of fuzzing, and 10^6 programs on shared memory
     need_binaries
     "$BASH" ci/run.sh packages
     fuzz_target encodings 100000000 7200
+    fuzz_target datagrams 100000000 3600
     fuzz_target stranger 100000000 3600
     fuzz_target programs 100000000 3600
     say "the programs that the fuzzer kept, on shared memory"
