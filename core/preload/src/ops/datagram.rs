@@ -11,10 +11,10 @@ use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 
 use crate::datagram::{Address, Datagram, Incoming, Taken, Way};
 use crate::ops::{announcing, message, readiness};
-use crate::os::asleep::asleep;
+use crate::os::asleep::{asleep, Asleep};
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail};
-use crate::os::{access, poll, real};
+use crate::os::{access, deferral, poll, real, sockopt};
 use crate::runtime;
 
 /// Flags of `send` that mean nothing for a ring.
@@ -267,7 +267,7 @@ impl Receive<'_> {
         (header.msg_control, header.msg_controllen) = self.control;
         // SAFETY: the name is a buffer; the rest is the caller's.
         let mut receive = || unsafe { real::recvmsg(self.target.fd, &mut header, flags) };
-        let n = if flags & libc::MSG_DONTWAIT != 0 { receive() } else { asleep(receive) };
+        let n = if flags & libc::MSG_DONTWAIT != 0 { receive() } else { waiting(self.target.fd, receive) };
         let Ok(n) = usize::try_from(n) else {
             return Err(if errno() == libc::EAGAIN { Nothing::Yet } else { Nothing::Failed });
         };
@@ -286,6 +286,16 @@ impl Receive<'_> {
 fn is_nonblocking(fd: c_int) -> bool {
     // SAFETY: no pointers with this command.
     unsafe { real::fcntl(fd, libc::F_GETFL, 0) & libc::O_NONBLOCK != 0 }
+}
+
+/// Makes a call that may wait for a datagram. A handler that has waited until now ends it, as one that runs while the
+/// kernel waits does.
+fn waiting(fd: c_int, receive: impl FnOnce() -> isize) -> isize {
+    let asleep = Asleep::begin();
+    if deferral::waits() && asleep.is_interrupted(sockopt::receive_timeout(fd).is_none()) {
+        return fail(libc::EINTR);
+    }
+    receive()
 }
 
 /// Counts one datagram. The callers hold the socket's lock for that direction, or the kernel's datagrams are not many.

@@ -1,6 +1,7 @@
 //! Socket options that are integers, as the kernel has them.
 
 use std::ffi::{c_int, c_ulong};
+use std::time::Duration;
 
 use libc::socklen_t;
 
@@ -20,6 +21,17 @@ pub fn set_int(fd: c_int, level: c_int, name: c_int, value: c_int) {
     let len = size_of::<c_int>() as socklen_t;
     // SAFETY: an int, and its length.
     unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+}
+
+/// `SO_RCVTIMEO`, with which SA_RESTART restarts no receive; `None`: there is none.
+#[cold]
+pub fn receive_timeout(fd: c_int) -> Option<Duration> {
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut len = size_of_val(&time) as socklen_t;
+    // SAFETY: a time and its length, both writable.
+    let rc = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw mut time).cast(), &mut len) };
+    let micros = u64::try_from(time.tv_sec).ok()?.checked_mul(1_000_000)?.checked_add(time.tv_usec as u64)?;
+    Some(Duration::from_micros(micros)).filter(|time| rc == 0 && !time.is_zero())
 }
 
 /// Unread bytes that the kernel has.
