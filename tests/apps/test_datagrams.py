@@ -149,7 +149,7 @@ def test_calls_answer_as_the_kernels(lab: Lab) -> None:
 @pytest.mark.usefixtures("library")
 def test_bench_datagrams() -> None:
     command = [
-        binaries() / "netacc",
+        str(binaries() / "netacc"),
         "bench",
         "datagrams",
         "-q",

@@ -74,7 +74,7 @@ def test_packets_and_an_interrupt(programs: Path, lab: Lab) -> None:
 
 def test_the_header_and_the_library_have_the_same_functions() -> None:
     declared = set(re.findall(r"\b(udpdk_\w+)\(", (FOLDER / "include" / "udpdk_api.h").read_text()))
-    command = ["nm", "--dynamic", "--defined-only", "--format=just-symbols", binaries() / "libudpdk.so"]
+    command = ["nm", "--dynamic", "--defined-only", "--format=just-symbols", str(binaries() / "libudpdk.so")]
     exported = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
     assert declared == {name for name in exported if name.startswith("udpdk_")}
     assert len(declared) == 10

@@ -17,15 +17,23 @@ use libc::{size_t, sockaddr, socklen_t, ssize_t};
 
 const LIBRARY: &str = "libnetacc-preload.so";
 
+type Socket = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+type Bind = unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int;
+type GetOption = unsafe extern "C" fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
+type SetOption = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
+type SendTo = unsafe extern "C" fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t;
+type ReceiveFrom = unsafe extern "C" fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
+type Close = unsafe extern "C" fn(c_int) -> c_int;
+
 /// The calls that the functions below make.
 struct Calls {
-    socket: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int,
-    bind: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int,
-    getsockopt: unsafe extern "C" fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int,
-    setsockopt: unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
-    sendto: unsafe extern "C" fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t,
-    recvfrom: unsafe extern "C" fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t,
-    close: unsafe extern "C" fn(c_int) -> c_int,
+    socket: Socket,
+    bind: Bind,
+    getsockopt: GetOption,
+    setsockopt: SetOption,
+    sendto: SendTo,
+    recvfrom: ReceiveFrom,
+    close: Close,
 }
 
 /// The C library's names, which `libnetacc-preload.so` has replaced in a program under `netacc_run`.
@@ -72,13 +80,13 @@ fn load() -> Option<Calls> {
     // SAFETY: the library exports these names of the C library, with its signatures.
     unsafe {
         Some(Calls {
-            socket: std::mem::transmute::<*mut c_void, _>(find(c"socket")?),
+            socket: std::mem::transmute::<*mut c_void, Socket>(find(c"socket")?),
             bind: OF_PROGRAM.bind,
-            getsockopt: std::mem::transmute::<*mut c_void, _>(find(c"getsockopt")?),
-            setsockopt: std::mem::transmute::<*mut c_void, _>(find(c"setsockopt")?),
-            sendto: std::mem::transmute::<*mut c_void, _>(find(c"sendto")?),
-            recvfrom: std::mem::transmute::<*mut c_void, _>(find(c"recvfrom")?),
-            close: std::mem::transmute::<*mut c_void, _>(find(c"close")?),
+            getsockopt: std::mem::transmute::<*mut c_void, GetOption>(find(c"getsockopt")?),
+            setsockopt: std::mem::transmute::<*mut c_void, SetOption>(find(c"setsockopt")?),
+            sendto: std::mem::transmute::<*mut c_void, SendTo>(find(c"sendto")?),
+            recvfrom: std::mem::transmute::<*mut c_void, ReceiveFrom>(find(c"recvfrom")?),
+            close: std::mem::transmute::<*mut c_void, Close>(find(c"close")?),
         })
     }
 }
