@@ -35,7 +35,7 @@
 //! | outbox | the sender | 0 | the position up to which records are consumed, late by up to a quarter of the ring |
 //! | | | 64 | [`State`] of the receiver in the lowest two bits, then whether it is new, then the number of its sleeps |
 //!
-//! Either end may write anything there at any time. What is read is checked, and a false value ends the flow.
+//! Either end may write anything there at any time. Each checks the values that it reads, and a false one ends the flow.
 
 #![expect(unsafe_code, reason = "copies between a program's buffers and shared memory")]
 

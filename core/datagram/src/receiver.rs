@@ -233,11 +233,6 @@ impl Receiver {
         self.enter(State::Closed);
     }
 
-    /// Whether [`close`](Receiver::close) was called, or the sender has broken the rules.
-    pub fn is_closed(&self) -> bool {
-        self.state == State::Closed
-    }
-
     fn enter(&mut self, state: State) {
         self.state = state;
         if let Some(word) = self.outbox.word(STATUS) {

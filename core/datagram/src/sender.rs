@@ -85,11 +85,6 @@ impl Sender {
         self.word(ENDED).store(self.ended, SeqCst);
     }
 
-    /// Whether no datagram can take the ring any more.
-    pub fn is_closed(&self) -> bool {
-        self.closed || self.status().state() == State::Closed
-    }
-
     /// Sends a datagram, made of pieces of `len` bytes together.
     ///
     /// # Errors
@@ -135,7 +130,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Makes room for a record that lies in one piece; returns its position. What it skips is filled with padding.
+    /// Makes room for a record that lies in one piece; returns its position. It fills with padding the bytes that it skips.
     #[inline]
     fn reserve(&mut self, extent: u64) -> Result<u64, Refusal> {
         let left = self.capacity - self.tail % self.capacity;

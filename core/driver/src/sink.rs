@@ -46,6 +46,6 @@ pub trait ReadySink: Send + Sync {
     /// A flow that was requested by either side could not be made.
     fn flow_failed(&self, _id: ConnectionId) {}
 
-    /// The peer has ended a flow, or is gone. What it has written can still be read.
+    /// The peer has ended a flow, or is gone. The owner can still read its datagrams.
     fn flow_ended(&self, _qp: QueuePairId) {}
 }

@@ -79,6 +79,9 @@ impl Default for Datagram {
     }
 }
 
+/// A spin looks at the kernel once in so many looks at the rings. Arbitrary: a look takes as long as a system call.
+pub const KERNEL_LOOKS: u32 = 32;
+
 /// A process that moves fewer datagrams through a socket does not look for flows. Arbitrary.
 const PUBLISH_AFTER: u32 = 4;
 

@@ -220,8 +220,11 @@ impl Incoming {
     /// As [`take`](Incoming::take), of the flow from `source`: the kernel has a datagram of it, which is behind those in the
     /// ring that are due.
     pub fn take_before(&mut self, source: &Address, peek: bool) -> Option<Taken> {
-        let ring = self.rings.iter().position(|ring| ring.source == *source)?;
-        self.take_from(ring, peek)
+        // A flow that was made again has another ring, while its former one is still there.
+        (0..self.rings.len()).find_map(|ring| match self.rings[ring].source == *source {
+            true => self.take_from(ring, peek),
+            false => None,
+        })
     }
 
     #[inline]
@@ -338,6 +341,22 @@ mod tests {
     fn send(sender: &mut Sender) {
         // SAFETY: no bytes.
         unsafe { sender.send(std::iter::empty(), 0) }.expect("room, and a receiver that is awake");
+    }
+
+    // Breaks if only the former ring of a flow that was made again is looked at: then the kernel's datagram overtakes.
+    #[test]
+    fn a_datagram_of_the_kernels_comes_after_those_in_the_newest_ring_of_its_flow() {
+        let (_, mut incoming) = flow();
+        incoming.end(QueuePairId(7));
+        let (inbox, outbox) = (Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN));
+        let receiver = Receiver::new(inbox.clone(), outbox.clone()).expect("a ring");
+        incoming.add(Ring::new(receiver, Address::default(), QueuePairId(8)));
+        let mut sender = Sender::new(inbox, outbox).expect("a ring");
+        sender.start(0);
+        incoming.rings.iter_mut().for_each(|ring| ring.receiver.kernel_was_empty(ring.receiver.sent_by_kernel()));
+        incoming.stay_awake();
+        send(&mut sender);
+        assert!(incoming.take_before(&Address::default(), false).is_some());
     }
 
     // Breaks if a program that waits for readiness runs in circles, because it is told of a datagram that it does not get.

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::waiting::Out;
 use super::Shared;
 use crate::control::flows;
-use crate::datagram::{Asleep, Datagram};
+use crate::datagram::{Asleep, Datagram, KERNEL_LOOKS};
 use crate::os::clock::now;
 use crate::os::poll;
 use crate::runtime::Runtime;
@@ -25,8 +25,6 @@ use crate::table::{self, Entry};
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const KERNELS: u32 = (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32;
-/// As in `ops::datagram`.
-const KERNEL_LOOKS: u32 = 32;
 
 /// The datagram sockets of an instance.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 
-use crate::datagram::{Address, Datagram, Incoming, Taken, Way};
+use crate::datagram::{Address, Datagram, Incoming, Taken, Way, KERNEL_LOOKS};
 use crate::ops::{announcing, message, readiness};
 use crate::os::asleep::{asleep, Asleep};
 use crate::os::clock::now;
@@ -23,8 +23,6 @@ const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CO
 const ASIDE: c_int = libc::MSG_ERRQUEUE | libc::MSG_OOB;
 /// UDP's longest datagram over IPv4. The kernel refuses longer ones.
 const LONGEST: usize = 65_507;
-/// A spin looks at the kernel's socket once in so many looks at the rings. Arbitrary: a look takes as long as a system call.
-const KERNEL_LOOKS: u32 = 32;
 
 /// A socket, and the descriptor by which the program has reached it.
 #[derive(Clone, Copy)]
@@ -127,7 +125,7 @@ impl Receive<'_> {
             }
         }
         if expects {
-            // What comes is before anything that is in a ring by now.
+            // The kernel's next datagram is before all that a ring has got by now.
             // SAFETY: passed on.
             match unsafe { self.take_from_kernel(&mut incoming) } {
                 Err(Nothing::Yet) => {}

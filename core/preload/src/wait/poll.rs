@@ -12,7 +12,7 @@ use super::sleeper::{Registered, StreamWait, Waiter};
 use super::slots::{self, Slot};
 use super::{arm, disarm, Limit, Waited, WITHOUT_EVENTFD};
 use crate::anchor::anchor_event;
-use crate::datagram::Datagram;
+use crate::datagram::{Datagram, KERNEL_LOOKS};
 use crate::os::asleep::Asleep;
 use crate::os::clock::{now, timespec};
 use crate::os::errno::{errno, set_errno};
@@ -167,8 +167,6 @@ fn spin_for_datagrams(
     fds: &mut [pollfd],
     deadline: Option<Instant>,
 ) -> bool {
-    /// As in `ops::datagram`.
-    const KERNEL_LOOKS: u32 = 32;
     let mut looks = 0;
     waiting.spin(deadline, || {
         looks += 1;

@@ -50,7 +50,7 @@ pub(super) enum Datagrams {
     },
 }
 
-/// What a sink has counted, or a source.
+/// The count of a sink, or of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Packets {
     pub(crate) packets: u64,
