@@ -81,7 +81,11 @@ def test_every_kind_of_record_is_read(tmp_path: Path) -> None:
             record = analysis.load(file)
             counts = {len(series.runs) for series in record}
             names = {name.split(": ")[-1] for name in record.series}
-            assert record.kind == "bench" and len(counts) == 1 and {"tcp", "shm"} <= names
+            kernel = "udp" if file.stem.startswith("datagrams") else "tcp"
+            assert record.kind == "bench" and len(counts) == 1 and {kernel, "shm"} <= names
+    datagrams = analysis.load(RESULTS / "datagrams.json")["64 B: shm"]
+    assert len(datagrams.runs) == 5 and datagrams.link_share == pytest.approx(0.99, abs=0.01)
+    assert datagrams.runs[0].percentile(99) == 2275 and datagrams.runs[0].figures["lost"] == 0.00018
     kit = analysis.load(RESULTS / "rxe/polled")
     assert (kit.kind, kit.simulated) == ("kit", False) and "emulation" in kit.warnings[0]
     assert kit["send"].runs[0].percentile(50) == pytest.approx(441_343, rel=1e-3)

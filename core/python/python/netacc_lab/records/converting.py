@@ -66,6 +66,8 @@ def _of(path: Path, found: Any, text: str) -> Contents:  # noqa: ANN401 (any JSO
         return of_calibration(found, text, path)
     elif "bench" in found and "paths" in found:
         return of_bench(found, text)
+    elif found.get("bench") == "datagrams":
+        return of_datagrams(found, text)
     elif found.get("bench") in ("noise", "wake"):
         return of_processors(found, text)
     elif "version" in found and ("paths" in found or "sizes" in found):
@@ -180,6 +182,44 @@ def of_bench(found: Mapping[str, Any], text: str) -> Contents:
         details="result.json",
     )
     return Contents(header, histograms.found, details=text)
+
+
+def of_datagrams(found: Mapping[str, Any], text: str) -> Contents:
+    """Of `netacc bench datagrams`: a series for each size and path, a run for each interleaved round.
+
+    The rate of a run is of datagrams that arrived in one direction, its latencies are of round trips measured after that.
+    """
+    machine, load, warnings = _machine(found["machine"])
+    series = []
+    for of in found["sizes"]:
+        size = f"{of['size']} B"
+        for name, path in (("udp", "udp"), ("shm", "library")):
+            rounds = of[path]["rounds"]
+            shares = [each["on_link"] for each in rounds if each["on_link"] is not None]
+            share = sum(shares) / len(shares) if shares else None
+            runs = [_datagrams_run(each) for each in rounds]
+            series.append(Series(name=f"{size}: {name}", of=size, link_share=share, runs=runs))
+    load.during = _during(series)
+    header = Header(
+        kind=Kind.BENCH,
+        title="netacc bench datagrams",
+        began=found["machine"]["date"],
+        parameters={name: found[name] for name in ("flows", "seconds", "busy")},
+        machines=[machine],
+        load=load,
+        paired=True,
+        warnings=[*([] if load.during else warnings), *(f"{each}" for each in found["warnings"])],
+        series=series,
+        details="result.json",
+    )
+    return Contents(header, details=text)
+
+
+def _datagrams_run(measured: Mapping[str, Any]) -> Run:
+    trips = measured["round_trip_us"]
+    kept = {name: float(measured[name]) for name in ("lost", "other_processors") if measured[name] is not None}
+    kept |= {f"round_trip_{name}_ns": trips[name] * 1e3 for name in ("mean", "deviation")}
+    return Run(rate_per_s=measured["packets_per_s"], percentiles_ns=_summary(trips, 1000), figures=kept)
 
 
 def of_processors(found: Mapping[str, Any], text: str) -> Contents:
