@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 pub use address::Address;
 pub use flows::{Flows, Pending, Wanted};
 pub use incoming::{Incoming, Ring, Taken};
-pub use outgoing::{Outgoing, Way};
+pub use outgoing::{Destination, Outgoing, Way};
 
 /// A UDP socket of the program.
 pub struct Datagram {

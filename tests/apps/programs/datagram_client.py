@@ -1,7 +1,7 @@
 """A UDP client that sends bursts of datagrams, and checks bytes, order and source of the answers.
 
-Arguments: the server's address and port, the number of bursts, how it sends (`sendto` or `connected`), and
-whether the answers come in order (`ordered` or `any`).
+Arguments: the server's address and port, the number of bursts, how it sends (`sendto`, `connected`, or
+`alternating`: to two addresses of the server in turns), and whether the answers come in order (`ordered` or `any`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def main() -> None:
     client = socket.socket(family, socket.SOCK_DGRAM)
     client.settimeout(60)
     to = (address, port)
+    destinations = [to, ("127.0.0.2", port)] if how == "alternating" else [to]
     if how == "connected":
         client.connect(to)
     chosen = random.Random(17)
@@ -37,8 +38,9 @@ def main() -> None:
         lengths = [LONG] if burst % 50 == 49 else [chosen.choice(LENGTHS) for _ in range(BURST)]
         sent = [datagram(number + i, length) for i, length in enumerate(lengths)]
         number += len(sent)
-        for one in sent:
-            assert (client.send(one) if how == "connected" else client.sendto(one, to)) == len(one)
+        for i, one in enumerate(sent):
+            other = destinations[i % len(destinations)]
+            assert (client.send(one) if how == "connected" else client.sendto(one, other)) == len(one)
         answers = []
         for _ in sent:
             answer, source = client.recvfrom(LONGEST)

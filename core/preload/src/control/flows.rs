@@ -15,7 +15,7 @@ use netacc_datagram::{inbox_len, Receiver, Sender, OUTBOX_LEN};
 use netacc_device::{ConnectionId, FourTuple, QueuePairId};
 use netacc_driver::{Endpoint, Flow};
 
-use crate::datagram::{Address, Datagram, Pending, Ring, Wanted};
+use crate::datagram::{Address, Datagram, Destination, Pending, Ring, Wanted};
 use crate::os::real;
 use crate::runtime::{get, Runtime};
 use crate::table::{self, Entry};
@@ -106,19 +106,25 @@ fn source_for(local: SocketAddr, to: SocketAddr) -> SocketAddr {
 pub(super) fn request_wanted(rt: &Runtime, endpoint: &Endpoint) {
     for Wanted { socket, fd, to } in std::mem::take(&mut *rt.flows.wanted.lock()) {
         let Some(socket) = socket.upgrade() else { continue };
-        match request(endpoint, &socket, fd, &to) {
+        match request(rt, endpoint, &socket, fd, &to) {
             Some(id) => drop(rt.flows.pending.lock().insert(id, Pending::Outgoing(Arc::downgrade(&socket), to))),
             None => socket.outgoing().refuse(&to),
         }
     }
 }
 
-fn request(endpoint: &Endpoint, socket: &Arc<Datagram>, fd: c_int, to: &Address) -> Option<ConnectionId> {
+fn request(
+    rt: &Runtime,
+    endpoint: &Endpoint,
+    socket: &Arc<Datagram>,
+    fd: c_int,
+    address: &Address,
+) -> Option<ConnectionId> {
     let is_it = matches!(table::get_full(fd).as_deref(), Some(Entry::Datagram(known)) if Arc::ptr_eq(known, socket));
     if !is_it || socket.is_kernel_only() {
         return None;
     }
-    let to = to.socket_addr()?;
+    let to = address.socket_addr()?;
     let source = source_for(local_address(fd)?, to);
     let same_host = source.ip() == to.ip() || source.ip().is_loopback() && to.ip().is_loopback();
     if !same_host {
@@ -129,6 +135,13 @@ fn request(endpoint: &Endpoint, socket: &Arc<Datagram>, fd: c_int, to: &Address)
         let theirs = FourTuple { local: SocketAddr::new(ip, 0), remote: SocketAddr::new(ip, to.port()) };
         endpoint.directory().lookup(&theirs)
     })?;
+    if let Err(other) = socket.outgoing().reserve(address, Destination { peer, number, source }) {
+        if let Some(qp) = other {
+            rt.flows.established.lock().remove(&qp);
+            endpoint.end_flow(qp);
+        }
+        return None;
+    }
     endpoint.request_flow(peer, OUTBOX_LEN, &Request { number, source }.encode()).ok()
 }
 

@@ -82,8 +82,9 @@ impl Taken {
 
 impl Incoming {
     pub(super) fn add(&mut self, ring: Ring) {
-        // The sender has ended an earlier one.
-        if let Some(old) = self.rings.iter_mut().find(|old| old.source == ring.source) {
+        // The sender has ended an earlier one. If it has not, it finds the ring closed, and uses the kernel.
+        if let Some(old) = self.rings.iter_mut().rfind(|old| old.source == ring.source) {
+            old.receiver.close();
             old.ended = true;
         }
         self.rings.push(ring);

@@ -1,7 +1,9 @@
 //! What a socket sends: its flows, by destination.
 
+use std::net::SocketAddr;
+
 use netacc_datagram::{Refusal, Sender};
-use netacc_device::QueuePairId;
+use netacc_device::{PeerAddress, QueuePairId};
 
 use super::Address;
 
@@ -25,11 +27,27 @@ enum State {
         sender: Sender,
         qp: QueuePairId,
     },
+    /// The receiver gets datagrams of this socket by another address as well. It could not tell the two flows apart, as
+    /// it knows only where a datagram comes from: both stay in the kernel for good.
+    Indistinct,
+}
+
+/// The socket that a flow goes to, and the address from which it sees the flow come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Its process.
+    pub peer: PeerAddress,
+    /// Its number there.
+    pub number: u32,
+    /// The address of the sender.
+    pub source: SocketAddr,
 }
 
 struct Flow {
     to: Address,
     state: State,
+    /// Known once a ring was requested.
+    destination: Option<Destination>,
     /// Sends by the kernel that are going on.
     by_kernel: u32,
 }
@@ -82,6 +100,7 @@ impl Outgoing {
                 self.flows.push(Flow {
                     to: *to,
                     state: State::Counting { sent: 1, request_at: REQUEST_AFTER },
+                    destination: None,
                     by_kernel: 1,
                 });
             }
@@ -106,7 +125,7 @@ impl Outgoing {
                     return Way::KernelThenRequest;
                 }
             }
-            State::Requested { .. } => {}
+            State::Requested { .. } | State::Indistinct => {}
         }
         flow.by_kernel += 1;
         Way::Kernel
@@ -129,6 +148,25 @@ impl Outgoing {
             if let State::Linked { sender, .. } = &mut flow.state {
                 sender.end_by_kernel(sent);
             }
+        }
+    }
+
+    /// A ring to this destination may be requested. `Err`: it must not be, because another flow goes there, too. That one
+    /// has ended; its queue pair, if it had one, is to be ended as well.
+    pub fn reserve(&mut self, to: &Address, destination: Destination) -> Result<(), Option<QueuePairId>> {
+        let is_other = |flow: &Flow| flow.to != *to && flow.destination == Some(destination);
+        let other = self.flows.iter_mut().find(|flow| is_other(flow));
+        let former = other.map(|other| std::mem::replace(&mut other.state, State::Indistinct));
+        if let Some(flow) = self.find(to) {
+            flow.destination = Some(destination);
+            if former.is_some() {
+                flow.state = State::Indistinct;
+            }
+        }
+        match former {
+            None => Ok(()),
+            Some(State::Linked { qp, .. }) => Err(Some(qp)),
+            Some(_) => Err(None),
         }
     }
 
@@ -197,6 +235,25 @@ mod tests {
         outgoing.refuse(&to(1));
         assert_eq!(requests(&mut outgoing, 7), 0);
         assert_eq!(requests(&mut outgoing, 100), 1);
+    }
+
+    // Breaks if the receiver gets two rings whose datagrams it cannot tell apart.
+    #[test]
+    fn flows_to_one_socket_by_two_addresses_stay_in_the_kernel() {
+        let mut outgoing = Outgoing::default();
+        let source = "127.0.0.1:9".parse().unwrap();
+        let destination = Destination { peer: PeerAddress([7; 4]), number: 3, source };
+        let request = |outgoing: &mut Outgoing, port| while send(outgoing, port) != Way::KernelThenRequest {};
+        request(&mut outgoing, 1);
+        assert_eq!(outgoing.reserve(&to(1), destination), Ok(()));
+        let sender = || Sender::new(Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN)).unwrap();
+        assert!(outgoing.link(&to(1), sender(), QueuePairId(7)));
+        request(&mut outgoing, 2);
+        assert_eq!(outgoing.reserve(&to(2), Destination { number: 4, ..destination }), Ok(()), "another socket");
+        request(&mut outgoing, 3);
+        assert_eq!(outgoing.reserve(&to(3), destination), Err(Some(QueuePairId(7))));
+        assert!(!outgoing.link(&to(3), sender(), QueuePairId(8)));
+        assert!((0..100).all(|_| send(&mut outgoing, 1) == Way::Kernel && send(&mut outgoing, 3) == Way::Kernel));
     }
 
     #[test]
