@@ -35,6 +35,7 @@ readonly NEEDS_APPS=(
     gcc=gcc /usr/include/liburing.h=liburing-dev /usr/include/libaio.h=libaio-dev
     ip=iproute2 setpriv=util-linux prlimit=util-linux
     valgrind=valgrind strace=strace
+    dnsmasq=dnsmasq-base dnsperf=dnsperf sockperf=sockperf openssl=openssl
     # Programs without a shared C library.
     musl-gcc=musl-tools go=golang-go
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,19 @@ def lab(request: pytest.FixtureRequest, public_tmp: Path) -> Iterator[Lab]:
             yield bench
         finally:
             bench.close()
+
+
+@pytest.fixture
+def namespace(need_condition: Callable[[str, bool], None]) -> Iterator[str]:
+    """A network namespace of this test's own, with its loopback up."""
+    name = f"netacc-test-{os.getpid()}"
+    added = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
+    need_condition("netns", added.returncode == 0)
+    try:
+        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
 @pytest.fixture

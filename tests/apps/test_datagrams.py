@@ -63,7 +63,14 @@ def run(
     module = "tests.apps.programs.datagram_"
     server = lab.start(
         "server",
-        [sys.executable, "-m", module + "server", "0.0.0.0" if how == "alternating" else address, str(port), way],
+        [
+            sys.executable,
+            "-m",
+            module + "server",
+            "0.0.0.0" if how == "alternating" else address,
+            str(port),
+            way,
+        ],
         accelerated=mode.server,
         env={"NETACC_EXIT_STATS": str(counted[0])},
         config=config,
@@ -124,13 +131,13 @@ def test_switched_off(lab: Lab) -> None:
     assert ran.server.flows == ran.client.flows == ran.server.received_link == 0, ran
 
 
-def calls(lab: Lab, name: str, *, accelerated: bool) -> tuple[list[str], list[Seen]]:
-    """What the calls answer, and what the two processes have counted."""
+def calls(lab: Lab, name: str, script: str, *, accelerated: bool) -> tuple[list[str], list[Seen]]:
+    """What the calls of a script answer, and what its processes have counted."""
     folder = lab.folder / name
     folder.mkdir()
     started = lab.start(
         name,
-        [sys.executable, "-m", "tests.apps.programs.datagram_calls"],
+        [sys.executable, "-m", f"tests.apps.programs.{script}"],
         accelerated=accelerated,
         env={"NETACC_EXIT_STATS": str(folder / "counted")},
     )
@@ -146,12 +153,23 @@ def calls(lab: Lab, name: str, *, accelerated: bool) -> tuple[list[str], list[Se
 
 @pytest.mark.usefixtures("library")
 def test_calls_answer_as_the_kernels(lab: Lab) -> None:
-    kernels, _ = calls(lab, "kernel", accelerated=False)
-    ours, seen = calls(lab, "rings", accelerated=True)
+    kernels, _ = calls(lab, "kernel", "datagram_calls", accelerated=False)
+    ours, seen = calls(lab, "rings", "datagram_calls", accelerated=True)
     assert ours == kernels
     assert json.loads(kernels[-1]) == ["ended"]
     # Both processes have received from rings, before and after the socket was connected.
     assert sum(one.received_link > WARM for one in seen) == 2, seen
+
+
+@pytest.mark.usefixtures("library")
+def test_packet_info_is_the_kernels(lab: Lab) -> None:
+    """Breaks if a server on all addresses answers from another one than it was asked at."""
+    kernels, _ = calls(lab, "kernel", "datagram_info", accelerated=False)
+    ours, seen = calls(lab, "rings", "datagram_info", accelerated=True)
+    assert ours == kernels
+    assert json.loads(kernels[-1]) == ["ended"]
+    # A process with both sockets, and the one at the other end of each.
+    assert len(seen) == 3 and all(one.received_link > WARM for one in seen), seen
 
 
 @pytest.mark.usefixtures("library")

@@ -6,14 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.apps.lib import counters
 from tests.apps.lib.lab import Lab
-from tests.apps.lib.net import free_port, wait_listening
+from tests.apps.lib.net import free_port, inside, wait_listening
 from tests.apps.lib.paths import PROGRAMS, binaries
 from tests.apps.lib.process import Process
 
@@ -248,23 +248,6 @@ def test_a_peer_without_the_library(lab: Lab) -> None:
     assert why(client) == "peer-not-accelerated"
     for one in (client, server):
         lab.dismiss(one)
-
-
-@pytest.fixture
-def namespace(need_condition: Callable[[str, bool], None]) -> Iterator[str]:
-    """A network namespace of this test's own, with its loopback up."""
-    name = f"netacc-test-{os.getpid()}"
-    added = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
-    need_condition("netns", added.returncode == 0)
-    try:
-        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
-        yield name
-    finally:
-        subprocess.run(["ip", "netns", "delete", name], check=True)
-
-
-def inside(namespace: str) -> list[str]:
-    return ["ip", "netns", "exec", namespace]
 
 
 def test_peer_in_another_namespace(lab: Lab, namespace: str) -> None:

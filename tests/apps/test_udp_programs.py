@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import random
+import re
+import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.modes import Mode
-from tests.apps.lib.net import free_port, wait_listening
+from tests.apps.lib.net import free_port, inside, wait_listening
+from tests.apps.lib.process import Process
 from tests.apps.test_datagrams import Seen
 
 PACKET = 1400
 #: Some are lost on a busy machine, by the kernel alone as well.
 MOST_LOST = 0.5
 REQUESTS = 2000
+NAMES = 200
+ROUNDS = 50
+#: Of a file that TFTP sends in blocks of 512 bytes.
+FILE_BYTES = 1_000_000
+PAGES = 48
 
 
 def counted(lab: Lab, name: str) -> dict[str, str]:
@@ -24,6 +36,17 @@ def counted(lab: Lab, name: str) -> dict[str, str]:
 
 def seen(lab: Lab, name: str) -> Seen:
     return Seen.of(Path(counted(lab, name)["NETACC_EXIT_STATS"]))
+
+
+def judge(mode: Mode, lab: Lab, flows: int) -> None:
+    """With the library on both sides, they have had so many flows; on one side, none."""
+    for name, accelerated in (("server", mode.server), ("client", mode.client)):
+        if accelerated:
+            found = seen(lab, name)
+            if mode.one_sided:
+                assert found.flows == found.sent_link == found.received_link == 0, found
+            else:
+                assert found.flows >= flows and found.sent_link + found.received_link > 0, found
 
 
 def test_iperf3(mode: Mode, lab: Lab) -> None:
@@ -44,10 +67,7 @@ def test_iperf3(mode: Mode, lab: Lab) -> None:
     assert end["packets"] > 0 and end["lost_packets"] <= MOST_LOST * end["packets"], end
     if mode is Mode.SHM:
         assert seen(lab, "server").received_link > 0
-    for name, accelerated in (("server", mode.server), ("client", mode.client)):
-        if accelerated and mode.one_sided:
-            one = seen(lab, name)
-            assert one.flows == one.sent_link == one.received_link == 0, one
+    judge(mode, lab, flows=1)
 
 
 def test_memcached(mode: Mode, lab: Lab) -> None:
@@ -68,3 +88,131 @@ def test_memcached(mode: Mode, lab: Lab) -> None:
         assert seen(lab, "client").flows == 2
     elif mode.client:
         assert seen(lab, "client").flows == 0
+
+
+def dnsmasq(lab: Lab, mode: Mode, *options: str, before: Sequence[str] = ()) -> Process:
+    argv = ["dnsmasq", "--no-daemon", "--conf-file=/dev/null", f"--pid-file={lab.folder}/pid"]
+    argv += [f"--user={getpass.getuser()}", *options]
+    return lab.start("server", argv, accelerated=mode.server, env=counted(lab, "server"), before=before)
+
+
+def end(server: Process, how: signal.Signals = signal.SIGTERM) -> None:
+    """In good order, so that it leaves its counters."""
+    server.popen.send_signal(how)
+    server.wait()
+
+
+def test_dns(mode: Mode, lab: Lab) -> None:
+    """Breaks if a server that asks for the destination of each datagram, and names it as the source of its
+    answers, does not get both on rings."""
+    port = free_port()
+    hosts = lab.folder / "hosts"
+    hosts.write_text("".join(f"10.2.0.{i} h{i}.example\n" for i in range(NAMES)))
+    queries = lab.folder / "queries"
+    queries.write_text("".join(f"h{i}.example A\n" for i in range(NAMES)))
+    server = dnsmasq(lab, mode, "--no-resolv", "--no-hosts", f"--addn-hosts={hosts}", f"--port={port}")
+    wait_listening(port, server)
+    argv = [
+        "dnsperf",
+        "-s",
+        "127.0.0.1",
+        "-p",
+        str(port),
+        "-d",
+        str(queries),
+        "-n",
+        str(ROUNDS),
+        "-c",
+        "2",
+        "-q",
+        "20",
+    ]
+    client = lab.start("client", argv, accelerated=mode.client, env=counted(lab, "client"))
+    printed = client.finish(100)
+    assert re.search(rf"NOERROR {NAMES * ROUNDS} \(100.00%\)", printed), printed
+    end(server)
+    judge(mode, lab, flows=2)
+
+
+def test_tftp(mode: Mode, lab: Lab, namespace: str) -> None:
+    """A server with a socket for each transfer. The port is a fixed one."""
+    root = lab.folder / "root"
+    root.mkdir()
+    content = random.Random(5).randbytes(FILE_BYTES)
+    (root / "file").write_bytes(content)
+    options = (
+        "--port=0",
+        "--enable-tftp",
+        f"--tftp-root={root}",
+        "--listen-address=127.0.0.1",
+        "--bind-interfaces",
+    )
+    server = dnsmasq(lab, mode, *options, before=inside(namespace))
+    fetched = lab.folder / "fetched"
+    # Until the server is there.
+    argv = [
+        "curl",
+        "--silent",
+        "--retry",
+        "50",
+        "--retry-delay",
+        "1",
+        "--retry-all-errors",
+        "-o",
+        str(fetched),
+    ]
+    client = lab.start(
+        "client",
+        [*argv, "tftp://127.0.0.1/file"],
+        accelerated=mode.client,
+        env=counted(lab, "client"),
+        before=inside(namespace),
+    )
+    client.finish(100)
+    assert fetched.read_bytes() == content
+    end(server)
+    judge(mode, lab, flows=1)
+
+
+def test_sockperf(mode: Mode, lab: Lab) -> None:
+    port = str(free_port())
+    server = lab.start(
+        "server",
+        ["sockperf", "server", "-i", "127.0.0.1", "-p", port],
+        accelerated=mode.server,
+        env=counted(lab, "server"),
+    )
+    argv = ["sockperf", "ping-pong", "-i", "127.0.0.1", "-p", port, "-t", "1", "-m", "64"]
+    client = lab.start("client", argv, accelerated=mode.client, env=counted(lab, "client"))
+    printed = client.finish(100)
+    faults = "# dropped messages = 0; # duplicated messages = 0; # out-of-order messages = 0"
+    assert faults in printed, printed
+    end(server, signal.SIGINT)
+    judge(mode, lab, flows=2)
+
+
+def test_http3(mode: Mode, lab: Lab) -> None:
+    """Breaks if QUIC, whose ends keep timers beside their datagrams, loses or waits for some."""
+    port = str(free_port())
+    certificate, key = lab.folder / "certificate.pem", lab.folder / "key.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=here"]
+    subprocess.run(
+        [*request, "-out", certificate, "-keyout", key], check=True, capture_output=True, timeout=60
+    )
+    program = [sys.executable, "-m", "tests.apps.programs.http3"]
+    server = lab.start(
+        "server",
+        [*program, "serve", str(certificate), str(key), port],
+        accelerated=mode.server,
+        env=counted(lab, "server"),
+    )
+    server.wait_line("ready")
+    client = lab.start(
+        "client",
+        [*program, "ask", port, str(PAGES)],
+        accelerated=mode.client,
+        env=counted(lab, "client"),
+    )
+    assert client.finish(100) == f"{PAGES} answers\n"
+    end(server)
+    judge(mode, lab, flows=2)

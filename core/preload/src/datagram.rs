@@ -17,9 +17,10 @@ mod address;
 mod flows;
 mod incoming;
 mod outgoing;
+mod packet_info;
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use netacc_device::QueuePairId;
 use netacc_driver::Endpoint;
@@ -27,8 +28,9 @@ use parking_lot::Mutex;
 
 pub use address::Address;
 pub use flows::{Flows, Pending, Wanted};
-pub use incoming::{Incoming, Ring, Taken};
+pub use incoming::{Incoming, Origin, Ring, Taken};
 pub use outgoing::{Destination, Outgoing, Way};
+pub use packet_info::{Control, PacketInfo, MOST as MOST_CONTROL};
 
 /// A UDP socket of the program.
 pub struct Datagram {
@@ -41,6 +43,8 @@ pub struct Datagram {
     sleepers: AtomicU32,
     /// Calls that have moved a datagram through the kernel.
     kernel_calls: AtomicU32,
+    /// The options by which the program wants to know to which address datagrams were sent, a bit for each.
+    packet_info: AtomicU8,
     /// Its number in [`Flows`] plus one; 0 before it has one.
     number: AtomicU32,
     incoming: Mutex<Incoming>,
@@ -71,6 +75,7 @@ impl Default for Datagram {
             linked: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
             kernel_calls: AtomicU32::new(0),
+            packet_info: AtomicU8::new(0),
             number: AtomicU32::new(0),
             incoming: Mutex::default(),
             outgoing: Mutex::default(),
@@ -140,10 +145,33 @@ impl Datagram {
         self.outgoing.lock()
     }
 
-    /// Adds a ring to receive from.
-    pub fn attach(&self, ring: Ring) {
-        self.incoming.lock().add(ring);
-        self.linked.store(true, Ordering::Release);
+    /// Whether the program wants to know to which address datagrams were sent.
+    #[inline]
+    pub fn gives_packet_info(&self) -> bool {
+        self.packet_info.load(Ordering::Acquire) != 0
+    }
+
+    /// An option, one of those bits, was set. Flows that there are do not fit any more.
+    pub fn set_packet_info(&self, bit: u8, on: bool, endpoint: Option<&Endpoint>) {
+        let before = match on {
+            true => self.packet_info.fetch_or(bit, Ordering::AcqRel),
+            false => self.packet_info.fetch_and(!bit, Ordering::AcqRel),
+        };
+        if (before & bit != 0) != on {
+            self.incoming.lock().forget();
+            self.end_flows(endpoint);
+        }
+    }
+
+    /// Adds a ring to receive from. `false`: it does not fit any more.
+    pub fn attach(&self, ring: Ring) -> bool {
+        let mut incoming = self.incoming.lock();
+        let fits = ring.has_info() == self.gives_packet_info();
+        if fits {
+            incoming.add(ring);
+            self.linked.store(true, Ordering::Release);
+        }
+        fits
     }
 
     /// The rings may have become none.

@@ -55,3 +55,8 @@ def wait_listening(port: int, process: Process, timeout_s: float = 20.0) -> None
         if time.monotonic() > deadline:
             raise AssertionError(f"{process.name} does not listen on {port} after {timeout_s} s")
         time.sleep(0.01)
+
+
+def inside(namespace: str) -> list[str]:
+    """What comes before a command that runs in a network namespace."""
+    return ["ip", "netns", "exec", namespace]

@@ -1,7 +1,8 @@
 """A UDP client that sends bursts of datagrams, and checks bytes, order and source of the answers.
 
 Arguments: the server's address and port, the number of bursts, how it sends (`sendto`, `connected`, or
-`alternating`: to two addresses of the server in turns), and whether the answers come in order (`ordered` or `any`).
+`alternating`: to two addresses of the server in turns), and whether the answers come in order (`ordered`
+or `any`).
 """
 
 from __future__ import annotations

@@ -23,13 +23,15 @@ use crate::table::{self, Entry};
 /// Bytes of a ring: four of the longest datagrams fit.
 const CAPACITY: usize = 256 << 10;
 /// The version of requests.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
-/// The number of a socket at its peer, and the source of the flow.
+/// The number of a socket at its peer, and the addresses of the flow: two of this host, which are the same or both of the
+/// loopback.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     number: u32,
     source: SocketAddr,
+    destination: IpAddr,
 }
 
 impl Request {
@@ -39,12 +41,18 @@ impl Request {
             IpAddr::V6(ip) => ip,
         };
         //= spec §10.2.1
-        //# Then follow the version, 1; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
+        //# Then follow the version, 2; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
         //# address, in 16, from which the flow comes.
         let mut bytes = vec![VERSION];
         bytes.extend(self.number.to_le_bytes());
         bytes.extend(self.source.port().to_le_bytes());
         bytes.extend(ip.octets());
+        //= spec §10.2.1
+        //# The last 4 bytes are the address to which it goes, if that is another one, or else 0.
+        bytes.extend(match self.destination {
+            IpAddr::V4(destination) if self.destination != self.source.ip() => destination.octets(),
+            _ => [0; 4],
+        });
         bytes
     }
 
@@ -53,13 +61,19 @@ impl Request {
         let (version, rest) = bytes.split_first()?;
         let (number, rest) = rest.split_first_chunk()?;
         let (port, rest) = rest.split_first_chunk()?;
-        let (ip, padding) = rest.split_first_chunk::<16>()?;
+        let (ip, rest) = rest.split_first_chunk::<16>()?;
+        let (destination, padding) = rest.split_first_chunk::<4>()?;
         // Some devices carry private data of one length only.
         if *version != VERSION || padding.iter().any(|byte| *byte != 0) {
             return None;
         }
         let source = SocketAddr::new(Ipv6Addr::from(*ip).to_canonical(), u16::from_le_bytes(*port));
-        Some(Request { number: u32::from_le_bytes(*number), source })
+        let destination = match Ipv4Addr::from(*destination) {
+            Ipv4Addr::UNSPECIFIED => source.ip(),
+            other => other.into(),
+        };
+        let number = u32::from_le_bytes(*number);
+        are_of_one_host(source.ip(), destination).then_some(Request { number, source, destination })
     }
 }
 
@@ -102,6 +116,11 @@ fn source_for(local: SocketAddr, to: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, local.port())
 }
 
+/// Whether datagrams from the one of this host's addresses to the other stay within it.
+fn are_of_one_host(source: IpAddr, destination: IpAddr) -> bool {
+    source == destination || source.is_ipv4() && source.is_loopback() && destination.is_loopback()
+}
+
 /// Requests the rings that the program's threads want. By the helper.
 pub(super) fn request_wanted(rt: &Runtime, endpoint: &Endpoint) {
     for Wanted { socket, fd, to } in std::mem::take(&mut *rt.flows.wanted.lock()) {
@@ -126,8 +145,7 @@ fn request(
     }
     let to = address.socket_addr()?;
     let source = source_for(local_address(fd)?, to);
-    let same_host = source.ip() == to.ip() || source.ip().is_loopback() && to.ip().is_loopback();
-    if !same_host {
+    if !are_of_one_host(source.ip(), to.ip()) {
         return None;
     }
     let hosts = [to.ip(), Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
@@ -142,7 +160,7 @@ fn request(
         }
         return None;
     }
-    endpoint.request_flow(peer, OUTBOX_LEN, &Request { number, source }.encode()).ok()
+    endpoint.request_flow(peer, OUTBOX_LEN, &Request { number, source, destination: to.ip() }.encode()).ok()
 }
 
 /// A peer requests a flow to a socket of this process. The length of the region for it; `None`: it is refused.
@@ -151,11 +169,13 @@ pub(super) fn requested(rt: &Runtime, id: ConnectionId, request: &[u8]) -> Optio
     let socket = rt.flows.socket(request.number).filter(|socket| !socket.is_kernel_only())?;
     //= spec §10.2.2
     //# The receiver accepts a flow only if the kernel has brought the socket a datagram from that address.
-    let source = {
+    let origin = {
         let incoming = socket.incoming();
-        incoming.known_source(request.source).filter(|_| incoming.has_room())?
+        let origin = incoming.origin(request.source, request.destination).filter(|_| incoming.has_room())?;
+        // Its control messages are learned from the kernel as well.
+        (!socket.gives_packet_info() || origin.info.is_some()).then_some(origin)?
     };
-    rt.flows.pending.lock().insert(id, Pending::Incoming(Arc::downgrade(&socket), source));
+    rt.flows.pending.lock().insert(id, Pending::Incoming(Arc::downgrade(&socket), Box::new(origin)));
     Some(inbox_len(CAPACITY))
 }
 
@@ -181,10 +201,10 @@ fn attach(pending: Pending, flow: Flow) -> Option<Arc<Datagram>> {
             let wanted = !socket.is_kernel_only() && socket.outgoing().link(&to, sender, flow.qp);
             wanted.then_some(socket)
         }
-        Pending::Incoming(socket, source) => {
+        Pending::Incoming(socket, origin) => {
             let socket = socket.upgrade().filter(|socket| !socket.is_kernel_only())?;
-            socket.attach(Ring::new(Receiver::new(flow.local, flow.remote)?, source, flow.qp));
-            Some(socket)
+            let ring = Ring::new(Receiver::new(flow.local, flow.remote)?, *origin, flow.qp);
+            socket.attach(ring).then_some(socket)
         }
     }
 }
@@ -214,10 +234,15 @@ mod tests {
     fn requests_are_read_as_they_were_written() {
         //= spec §10.2.1
         //= type=test
-        //# Then follow the version, 1; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
+        //# Then follow the version, 2; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
         //# address, in 16, from which the flow comes.
-        for source in ["127.0.0.1:53", "[::1]:4433", "10.1.2.3:65535"] {
-            let request = Request { number: 0x01_02_03_04, source: source.parse().unwrap() };
+        //= spec §10.2.1
+        //= type=test
+        //# The last 4 bytes are the address to which it goes, if that is another one, or else 0.
+        let same = |source: &'static str| (source, source.parse::<SocketAddr>().unwrap().ip());
+        let other = ("127.0.0.1:53", "127.0.0.2".parse().unwrap());
+        for (source, destination) in [same("127.0.0.1:53"), other, same("[::1]:4433"), same("10.1.2.3:65535")] {
+            let request = Request { number: 0x01_02_03_04, source: source.parse().unwrap(), destination };
             let mut bytes = request.encode();
             assert!(bytes.len() <= netacc_driver::MAX_FLOW_REQUEST);
             assert_eq!(Request::decode(&bytes), Some(Request { ..request }));
@@ -225,6 +250,9 @@ mod tests {
             bytes[0] += 1;
             assert_eq!(Request::decode(&bytes), None);
         }
+        let source = "10.1.2.3:9".parse().unwrap();
+        let elsewhere = Request { number: 1, source, destination: "127.0.0.1".parse().unwrap() };
+        assert_eq!(Request::decode(&elsewhere.encode()), None, "no datagram comes from there");
     }
 
     #[test]

@@ -9,13 +9,16 @@ use libc::{sockaddr, socklen_t};
 const LONGEST: usize = size_of::<libc::sockaddr_in6>();
 
 /// A `sockaddr` of IPv4 or IPv6, byte by byte.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     bytes: [u8; LONGEST],
     len: usize,
 }
 
 impl Address {
+    /// None.
+    pub const UNKNOWN: Address = Address { bytes: [0; LONGEST], len: 0 };
+
     /// Of the first bytes of a buffer.
     pub fn new(bytes: &[u8]) -> Address {
         let mut address = Address { bytes: [0; LONGEST], len: bytes.len().min(LONGEST) };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use netacc_device::{ConnectionId, QueuePairId};
 use parking_lot::Mutex;
 
-use super::{Address, Datagram};
+use super::{Address, Datagram, Origin};
 
 /// A ring that is to be requested.
 pub struct Wanted {
@@ -24,8 +24,8 @@ pub struct Wanted {
 pub enum Pending {
     /// This process sends.
     Outgoing(Weak<Datagram>, Address),
-    /// It receives from that address.
-    Incoming(Weak<Datagram>, Address),
+    /// It receives, from there.
+    Incoming(Weak<Datagram>, Box<Origin>),
 }
 
 /// The flows of the process.

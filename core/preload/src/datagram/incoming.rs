@@ -1,12 +1,12 @@
 //! What a socket receives: its rings, and the addresses from which the kernel has brought it datagrams.
 
 use std::ffi::c_int;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use netacc_datagram::{Receiver, Record};
 use netacc_device::QueuePairId;
 
-use super::Address;
+use super::{Address, PacketInfo};
 use crate::os::{poll, sockopt};
 
 /// Addresses that are remembered. A flow is accepted only from one of them. Arbitrary: more than the rings.
@@ -23,11 +23,19 @@ const DROPS_INTERVAL: u32 = 16;
 /// Datagrams from rings in a row before the kernel is asked for one. Arbitrary.
 const KERNEL_INTERVAL: u32 = 32;
 
+/// Where a flow comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The sender, as the kernel names it.
+    pub source: Address,
+    /// What the kernel says of its datagrams, for a program that wants to know to which address they were sent.
+    pub info: Option<PacketInfo>,
+}
+
 /// A ring that brings datagrams of one flow.
 pub struct Ring {
     receiver: Receiver,
-    /// The sender, as the kernel names it.
-    source: Address,
+    origin: Origin,
     qp: QueuePairId,
     /// The sender has ended the flow.
     ended: bool,
@@ -39,8 +47,13 @@ pub struct Ring {
 
 impl Ring {
     /// A new one.
-    pub fn new(receiver: Receiver, source: Address, qp: QueuePairId) -> Ring {
-        Ring { receiver, source, qp, ended: false, mark: 0, stuck: 0 }
+    pub fn new(receiver: Receiver, origin: Origin, qp: QueuePairId) -> Ring {
+        Ring { receiver, origin, qp, ended: false, mark: 0, stuck: 0 }
+    }
+
+    /// Whether it is known to which address its datagrams are sent.
+    pub(super) fn has_info(&self) -> bool {
+        self.origin.info.is_some()
     }
 
     /// The record at the front, if it may be taken now.
@@ -59,6 +72,8 @@ pub struct Incoming {
     /// Datagrams from rings since the kernel was asked.
     since_kernel: u32,
     sources: Vec<Address>,
+    /// What the kernel has said of datagrams from these sources.
+    infos: Vec<(Address, PacketInfo)>,
     received_while_new: u32,
     received_while_waiting: u32,
     /// Datagrams that the kernel has dropped, when it was asked last.
@@ -83,7 +98,7 @@ impl Taken {
 impl Incoming {
     pub(super) fn add(&mut self, ring: Ring) {
         // The sender has ended an earlier one. If it has not, it finds the ring closed, and uses the kernel.
-        if let Some(old) = self.rings.iter_mut().rfind(|old| old.source == ring.source) {
+        if let Some(old) = self.rings.iter_mut().rfind(|old| old.origin.source == ring.origin.source) {
             old.receiver.close();
             old.ended = true;
         }
@@ -102,7 +117,7 @@ impl Incoming {
     /// The kernel has brought a datagram from `source`.
     #[inline]
     pub fn came_by_kernel(&mut self, source: &Address) {
-        if let Some(ring) = self.rings.iter_mut().rfind(|ring| ring.source == *source) {
+        if let Some(ring) = self.rings.iter_mut().rfind(|ring| ring.origin.source == *source) {
             ring.receiver.came_by_kernel();
         } else if self.sources.last() != Some(source) && !self.sources.contains(source) {
             if self.sources.len() >= SOURCES {
@@ -112,10 +127,30 @@ impl Incoming {
         }
     }
 
-    /// The address from which the kernel has brought datagrams, as the kernel writes it.
-    pub fn known_source(&self, source: SocketAddr) -> Option<Address> {
-        let known = self.sources.iter().chain(self.rings.iter().map(|ring| &ring.source));
-        known.copied().find(|known| known.socket_addr() == Some(source))
+    /// The kernel has said this of a datagram from `source`.
+    pub fn learn(&mut self, source: &Address, info: &PacketInfo) {
+        if self.infos.iter().any(|known| known == &(*source, *info)) {
+            return;
+        }
+        self.infos.retain(|(of, old)| of != source || old.destination() != info.destination());
+        if self.infos.len() >= SOURCES {
+            self.infos.remove(0);
+        }
+        self.infos.push((*source, *info));
+    }
+
+    /// What was learned does not hold any more.
+    pub fn forget(&mut self) {
+        self.infos.clear();
+    }
+
+    /// An address from which the kernel has brought datagrams, as the kernel writes it, with what it has said of those that were sent to
+    /// `destination`.
+    pub fn origin(&self, source: SocketAddr, destination: IpAddr) -> Option<Origin> {
+        let known = self.sources.iter().chain(self.rings.iter().map(|ring| &ring.origin.source));
+        let source = known.copied().find(|known| known.socket_addr() == Some(source))?;
+        let mut infos = self.infos.iter().filter(|(of, _)| *of == source).map(|(_, info)| *info);
+        Some(Origin { source, info: infos.find(|info| info.destination() == destination) })
     }
 
     /// Says that the rings are looked at from now on, unless a thread sleeps.
@@ -222,7 +257,7 @@ impl Incoming {
     /// ring that are due.
     pub fn take_before(&mut self, source: &Address, peek: bool) -> Option<Taken> {
         // A flow that was made again has another ring, while its former one is still there.
-        (0..self.rings.len()).find_map(|ring| match self.rings[ring].source == *source {
+        (0..self.rings.len()).find_map(|ring| match self.rings[ring].origin.source == *source {
             true => self.take_from(ring, peek),
             false => None,
         })
@@ -252,10 +287,10 @@ impl Incoming {
         unsafe { self.rings[taken.ring].receiver.copy(&taken.record, skip, to, len) };
     }
 
-    /// The sender of a datagram.
+    /// Where a datagram comes from.
     #[inline]
-    pub fn source(&self, taken: &Taken) -> Address {
-        self.rings[taken.ring].source
+    pub fn origin_of(&self, taken: &Taken) -> &Origin {
+        &self.rings[taken.ring].origin
     }
 
     /// The datagram was received.
@@ -321,11 +356,13 @@ mod tests {
 
     use super::*;
 
+    const ORIGIN: Origin = Origin { source: Address::UNKNOWN, info: None };
+
     fn flow() -> (Sender, Incoming) {
         let (inbox, outbox) = (Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN));
         let receiver = Receiver::new(inbox.clone(), outbox.clone()).expect("a ring");
         let mut incoming = Incoming::default();
-        incoming.add(Ring::new(receiver, Address::default(), QueuePairId(7)));
+        incoming.add(Ring::new(receiver, ORIGIN, QueuePairId(7)));
         let mut sender = Sender::new(inbox, outbox).expect("a ring");
         sender.start(0);
         look(&mut incoming);
@@ -351,13 +388,13 @@ mod tests {
         incoming.end(QueuePairId(7));
         let (inbox, outbox) = (Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN));
         let receiver = Receiver::new(inbox.clone(), outbox.clone()).expect("a ring");
-        incoming.add(Ring::new(receiver, Address::default(), QueuePairId(8)));
+        incoming.add(Ring::new(receiver, ORIGIN, QueuePairId(8)));
         let mut sender = Sender::new(inbox, outbox).expect("a ring");
         sender.start(0);
         incoming.rings.iter_mut().for_each(|ring| ring.receiver.kernel_was_empty(ring.receiver.sent_by_kernel()));
         incoming.stay_awake();
         send(&mut sender);
-        assert!(incoming.take_before(&Address::default(), false).is_some());
+        assert!(incoming.take_before(&ORIGIN.source, false).is_some());
     }
 
     // Breaks if a program that waits for readiness runs in circles, because it is told of a datagram that it does not get.

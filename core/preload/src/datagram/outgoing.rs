@@ -1,6 +1,6 @@
 //! What a socket sends: its flows, by destination.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use netacc_datagram::{Refusal, Sender};
 use netacc_device::{PeerAddress, QueuePairId};
@@ -82,6 +82,11 @@ impl Outgoing {
             self.last = self.flows.iter().position(|flow| flow.to == *to)?;
         }
         self.flows.get_mut(self.last)
+    }
+
+    /// Whether datagrams to there come from this address, as far as is known, if the program names none.
+    pub fn may_come_from(&mut self, to: &Address, source: IpAddr) -> bool {
+        self.find(to).and_then(|flow| flow.destination).is_none_or(|known| known.source.ip() == source)
     }
 
     /// Sends a datagram of these pieces, or says how it must go.

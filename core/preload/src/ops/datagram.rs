@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 
-use crate::datagram::{Address, Datagram, Incoming, Taken, Way, KERNEL_LOOKS};
+use crate::datagram::{Address, Control, Datagram, Incoming, PacketInfo, Taken, Way, KERNEL_LOOKS, MOST_CONTROL};
 use crate::ops::{announcing, message, readiness};
 use crate::os::asleep::{asleep, Asleep};
 use crate::os::clock::now;
@@ -205,11 +205,14 @@ impl Receive<'_> {
                 break;
             }
         }
-        let envelope = Envelope {
-            source: Some(incoming.source(taken)),
-            flags: if done < len { libc::MSG_TRUNC } else { 0 },
-            control_len: 0,
+        let origin = *incoming.origin_of(taken);
+        let mut flags = if done < len { libc::MSG_TRUNC } else { 0 };
+        let control_len = match origin.info.filter(|_| self.target.socket.gives_packet_info()) {
+            // SAFETY: passed on.
+            Some(info) => unsafe { self.inform(&info, &mut flags) },
+            None => 0,
         };
+        let envelope = Envelope { source: Some(origin.source), flags, control_len };
         if !self.peeks() {
             incoming.finish(taken);
             count(&self.target.socket.counts().rx_link);
@@ -222,6 +225,39 @@ impl Receive<'_> {
         Ok((if self.flags & libc::MSG_TRUNC != 0 { len } else { done }, envelope))
     }
 
+    /// Gives the caller control messages, and sets a flag if there is no room for them. Returns their length.
+    ///
+    /// # Safety
+    /// As [`run`](Receive::run), also for the buffer of control messages.
+    unsafe fn inform(&self, info: &PacketInfo, flags: &mut c_int) -> usize {
+        let (to, room) = self.control;
+        let (messages, is_cut) = info.cut(if to.is_null() { 0 } else { room });
+        // SAFETY: the caller's promise; as many bytes as are found to be writable.
+        let reached = unsafe { access::writable(to.cast::<u8>(), messages.len()) };
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(messages.as_ptr(), to.cast(), reached) };
+        let whole = reached == messages.len();
+        if is_cut || !whole {
+            *flags |= libc::MSG_CTRUNC;
+        }
+        // The kernel does not count what it could not write.
+        reached * usize::from(whole)
+    }
+
+    /// What the kernel has said of a datagram, where the program wants to know it and has room for it.
+    fn info(&self, envelope: &Envelope) -> Option<PacketInfo> {
+        let (from, _) = self.control;
+        if !self.target.socket.gives_packet_info() || from.is_null() || envelope.flags & libc::MSG_CTRUNC != 0 {
+            return None;
+        }
+        let mut bytes = [0u8; MOST_CONTROL];
+        let bytes = bytes.get_mut(..envelope.control_len)?;
+        let there = access::readable(from.cast::<u8>().cast_const(), bytes.len());
+        // SAFETY: found to be readable.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), bytes.as_mut_ptr(), there) };
+        PacketInfo::of_kernel(bytes.get(..there)?)
+    }
+
     /// Receives from the kernel, and notes from whom.
     ///
     /// # Safety
@@ -231,8 +267,9 @@ impl Receive<'_> {
         let received = unsafe { self.call(flags) };
         if let (Ok((_, envelope)), 0) = (&received, flags & ASIDE) {
             let Target { socket, fd } = self.target;
-            if !socket.is_kernel_only() || socket.is_linked() {
-                self.note(&mut socket.incoming(), envelope);
+            match socket.is_kernel_only() && !socket.is_linked() {
+                true => count(&socket.counts().rx_kernel),
+                false => self.note(&mut socket.incoming(), envelope),
             }
             if socket.count_kernel_call() {
                 announcing::announce(socket, fd);
@@ -247,6 +284,9 @@ impl Receive<'_> {
         if let Some(source) = envelope.source.as_ref().filter(|_| !self.peeks()) {
             count(&self.target.socket.counts().rx_kernel);
             incoming.came_by_kernel(source);
+            if let Some(info) = self.info(envelope) {
+                incoming.learn(source, &info);
+            }
         }
     }
 
@@ -430,8 +470,8 @@ pub struct Outbound<'a> {
     pub flags: c_int,
     /// The destination, or null.
     pub to: (*const sockaddr, socklen_t),
-    /// It has control messages.
-    pub control: bool,
+    /// What its control messages ask for.
+    pub control: Control,
 }
 
 /// `send`, `sendto`, `sendmsg` and `write`: on the ring of the flow, or by `kernel`, the call as the program has made it.
@@ -444,9 +484,20 @@ pub unsafe fn send(t: Target<'_>, outbound: &Outbound<'_>, kernel: impl FnOnce()
     // SAFETY: as the C function.
     let to = match unsafe { destination(t, outbound.to) } {
         Some(to) if !socket.is_kernel_only() => to,
-        _ => return kernel(),
+        _ => {
+            let sent = kernel();
+            if sent >= 0 {
+                count(&socket.counts().tx_kernel);
+            }
+            return sent;
+        }
     };
-    let plain = !outbound.control && outbound.flags & !SEND_FLAGS == 0;
+    let as_usual = match outbound.control {
+        Control::Nothing => true,
+        Control::From(source) => socket.outgoing().may_come_from(&to, source),
+        Control::Other => false,
+    };
+    let plain = as_usual && outbound.flags & !SEND_FLAGS == 0;
     let way = match readable(outbound.iov).filter(|_| plain) {
         Some(len) => {
             let pieces = outbound.iov.iter().map(|v| (v.iov_base.cast::<u8>().cast_const(), v.iov_len));
@@ -557,7 +608,7 @@ pub unsafe fn readv(t: Target<'_>, iov: *const iovec, count: c_int) -> isize {
 #[inline]
 pub unsafe fn write(t: Target<'_>, buf: *const c_void, len: usize) -> isize {
     let iov = &[message::single(buf, len)];
-    let outbound = Outbound { iov, flags: 0, to: (std::ptr::null(), 0), control: false };
+    let outbound = Outbound { iov, flags: 0, to: (std::ptr::null(), 0), control: Control::Nothing };
     // SAFETY: as the C function.
     unsafe { send(t, &outbound, || real::write(t.fd, buf, len)) }
 }
@@ -570,7 +621,7 @@ pub unsafe fn writev(t: Target<'_>, iov: *const iovec, count: c_int) -> isize {
     // SAFETY: as the C function.
     let kernel = || unsafe { real::writev(t.fd, iov, count) };
     let Some(iov) = elements(iov, count) else { return kernel() };
-    let outbound = Outbound { iov, flags: 0, to: (std::ptr::null(), 0), control: false };
+    let outbound = Outbound { iov, flags: 0, to: (std::ptr::null(), 0), control: Control::Nothing };
     // SAFETY: as the C function.
     unsafe { send(t, &outbound, kernel) }
 }
@@ -587,7 +638,7 @@ pub unsafe fn sendto(
     flags: c_int,
     to: (*const sockaddr, socklen_t),
 ) -> isize {
-    let outbound = Outbound { iov: &[message::single(buf, len)], flags, to, control: false };
+    let outbound = Outbound { iov: &[message::single(buf, len)], flags, to, control: Control::Nothing };
     // SAFETY: as the C function.
     unsafe { send(t, &outbound, || real::sendto(t.fd, buf, len, flags, to.0, to.1)) }
 }
@@ -601,6 +652,19 @@ fn elements<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
     usable.then_some(iov)
 }
 
+/// What the control messages of a header ask for.
+fn control(header: &msghdr) -> Control {
+    let mut bytes = [0u8; MOST_CONTROL];
+    let Some(bytes) = bytes.get_mut(..header.msg_controllen) else { return Control::Other };
+    let from = header.msg_control.cast::<u8>().cast_const();
+    if access::readable(from, bytes.len()) < bytes.len() {
+        return Control::Other;
+    }
+    // SAFETY: readable; any bytes are bytes.
+    unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    Control::of_program(bytes)
+}
+
 /// `sendmsg`.
 ///
 /// # Safety
@@ -612,7 +676,7 @@ pub unsafe fn sendmsg(t: Target<'_>, msg: *const msghdr, flags: c_int) -> isize 
     let Some(header) = (unsafe { access::read(msg) }) else { return kernel() };
     let Some(iov) = vector(&header) else { return kernel() };
     let to = if header.msg_namelen == 0 { std::ptr::null() } else { header.msg_name.cast_const().cast() };
-    let control = header.msg_controllen > 0;
+    let control = control(&header);
     // SAFETY: as the C function.
     unsafe { send(t, &Outbound { iov, flags, to: (to, header.msg_namelen), control }, kernel) }
 }

@@ -57,7 +57,17 @@ fn kernel_only(level: c_int, name: c_int) -> bool {
     }
 }
 
-/// Whether only the kernel can honour an option of UDP: rings carry no control messages and no parts of datagrams, and
+/// The bit of an option by which a program wants to know to which address datagrams were sent; see
+/// [`Datagram::set_packet_info`](crate::datagram::Datagram::set_packet_info).
+fn packet_info(level: c_int, name: c_int) -> Option<u8> {
+    match (level, name) {
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => Some(1),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) => Some(2),
+        _ => None,
+    }
+}
+
+/// Whether only the kernel can honour an option of UDP: rings carry no other control messages and no parts of datagrams, and
 /// filters and groups of sockets are the kernel's.
 fn datagram_kernel_only(level: c_int, name: c_int) -> bool {
     match level {
@@ -66,11 +76,11 @@ fn datagram_kernel_only(level: c_int, name: c_int) -> bool {
             kernel_only(level, name) || others.contains(&name)
         }
         libc::IPPROTO_IP => {
-            let control = [libc::IP_PKTINFO, libc::IP_RECVTTL, libc::IP_RECVTOS, libc::IP_RECVORIGDSTADDR];
+            let control = [libc::IP_RECVTTL, libc::IP_RECVTOS, libc::IP_RECVORIGDSTADDR];
             control.contains(&name) || matches!(name, libc::IP_OPTIONS | libc::IP_TRANSPARENT | IP_RETOPTS | IP_PASSSEC)
         }
         libc::IPPROTO_IPV6 => {
-            let control = [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVHOPLIMIT, libc::IPV6_RECVTCLASS];
+            let control = [libc::IPV6_RECVHOPLIMIT, libc::IPV6_RECVTCLASS];
             control.contains(&name) || matches!(name, IPV6_2292PKTINFO | IPV6_2292HOPLIMIT | IPV6_RECVORIGDSTADDR)
         }
         libc::SOL_UDP => true,
@@ -134,6 +144,11 @@ pub unsafe fn setsockopt(
         }
         _ => set(),
     };
+    if let (Entry::Datagram(socket), 0, Some(bit)) = (&**entry, rc, packet_info(level, name)) {
+        // A byte is enough.
+        let on = bytes.iter().take(size_of::<c_int>()).any(|byte| *byte != 0);
+        socket.set_packet_info(bit, on, runtime::get().and_then(Runtime::endpoint));
+    }
     match (rc, level) {
         (0, libc::SOL_SOCKET) => record_option(entry, fd, name, bytes),
         (0, libc::IPPROTO_TCP) => record_tcp_option(entry, name, bytes),

@@ -187,7 +187,8 @@ def of_bench(found: Mapping[str, Any], text: str) -> Contents:
 def of_datagrams(found: Mapping[str, Any], text: str) -> Contents:
     """Of `netacc bench datagrams`: a series for each size and path, a run for each interleaved round.
 
-    The rate of a run is of datagrams that arrived in one direction, its latencies are of round trips measured after that.
+    The rate of a run is of datagrams that arrived in one direction. Its latencies are of round trips, which
+    were measured after that.
     """
     machine, load, warnings = _machine(found["machine"])
     series = []
@@ -217,7 +218,8 @@ def of_datagrams(found: Mapping[str, Any], text: str) -> Contents:
 
 def _datagrams_run(measured: Mapping[str, Any]) -> Run:
     trips = measured["round_trip_us"]
-    kept = {name: float(measured[name]) for name in ("lost", "other_processors") if measured[name] is not None}
+    names = ("lost", "other_processors")
+    kept = {name: float(measured[name]) for name in names if measured[name] is not None}
     kept |= {f"round_trip_{name}_ns": trips[name] * 1e3 for name in ("mean", "deviation")}
     return Run(rate_per_s=measured["packets_per_s"], percentiles_ns=_summary(trips, 1000), figures=kept)
 
