@@ -296,6 +296,7 @@ def test_netacc_ss_writes_one(tmp_path: Path) -> None:
         "memory",
         "queue-pairs",
         "sockets",
+        "udp-sockets",
     ]
     assert some.tables[0].rows == 6 and some.configuration["NACC_BACKEND"]
     times = analysis.timeline(analysis.load(tmp_path / "some"))["at_ns"]

@@ -172,6 +172,45 @@ def test_packet_info_is_the_kernels(lab: Lab) -> None:
     assert len(seen) == 3 and all(one.received_link > WARM for one in seen), seen
 
 
+HOLDING = """
+import select, socket, sys
+held = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
+for one in held:
+    one.bind(("127.0.0.1", 0))
+held[1].setsockopt(socket.SOL_SOCKET, 29, 1)  # SO_TIMESTAMP
+epoll = select.epoll()
+epoll.register(held[2], select.EPOLLIN | select.EPOLLONESHOT)
+for one in held:
+    for _ in range(50):
+        assert one.sendto(b"x", one.getsockname()) == len(one.recv(1))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.usefixtures("library")
+def test_sockets_are_shown(lab: Lab) -> None:
+    """Breaks if a user cannot see why a UDP socket is not accelerated."""
+    holder = lab.start("holder", [sys.executable, "-c", HOLDING], accelerated=True, interactive=True)
+    holder.wait_line("ready")
+    command = [str(binaries() / "netacc_ss"), "-p", str(holder.popen.pid), "-s", "sock"]
+
+    def shown(*options: str) -> str:
+        return subprocess.run([*command, *options], capture_output=True, text=True, check=True).stdout
+
+    found = json.loads(shown("--json"))["udp"]
+    assert [one["reason"] for one in found] == ["", "kernel-option", "kernel-wait"]
+    for one in found:
+        counts = [one[f"{way}_{by}"] for way in ("rx", "tx") for by in ("link", "kernel")]
+        assert (counts[0] + counts[1], counts[2] + counts[3]) == (50, 50), one
+        assert one["local"].startswith("127.0.0.1:") and not one["remote"]
+        assert one["rings_in"] == one["rings_out"] == (0 if one["reason"] else one["rings_in"])
+    text = shown()
+    assert "UDP sockets" in text and "kernel-wait" in text
+    holder.end_input_quietly()
+    assert holder.wait() == 0
+
+
 @pytest.mark.usefixtures("library")
 def test_bench_datagrams() -> None:
     command = [

@@ -53,6 +53,9 @@ pub struct Snapshot {
     /// TCP sockets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sock: Option<Vec<SocketStats>>,
+    /// UDP sockets; with `sock`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<Vec<DatagramSocketStats>>,
 }
 
 /// Whether a process is traced now: the answer to `TRACE` and `UNTRACE`.
@@ -155,6 +158,34 @@ pub struct SocketStats {
     /// The same on a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bulk_bytes_per_s_link: Option<u64>,
+}
+
+/// One UDP socket of the program. Counts are of datagrams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DatagramSocketStats {
+    /// The descriptor.
+    pub fd: i32,
+    /// Its address.
+    pub local: String,
+    /// The address that it is connected to; empty when there is none.
+    pub remote: String,
+    /// Rings that bring datagrams to it.
+    pub rings_in: u64,
+    /// Rings that take its datagrams.
+    pub rings_out: u64,
+    /// The reason why it has no rings for good; empty if it may have some.
+    pub reason: String,
+    /// Received from rings.
+    pub rx_link: u64,
+    /// Sent on rings.
+    pub tx_link: u64,
+    /// Received from the kernel.
+    pub rx_kernel: u64,
+    /// Sent by the kernel.
+    pub tx_kernel: u64,
+    /// Dropped, because the receiver's ring was full.
+    pub dropped: u64,
 }
 
 /// The path of a socket's bytes.

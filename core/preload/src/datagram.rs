@@ -36,7 +36,8 @@ pub use packet_info::{Control, PacketInfo, MOST as MOST_CONTROL};
 pub struct Datagram {
     /// Descriptors of this process that refer to it.
     pub descriptors: AtomicU32,
-    kernel_only: AtomicBool,
+    /// A [`KernelOnly`]; 0 while there may be flows.
+    kernel_only: AtomicU8,
     /// It has, or may have, rings to receive from.
     linked: AtomicBool,
     /// Threads that sleep in the kernel, and may wait for this socket.
@@ -50,6 +51,46 @@ pub struct Datagram {
     incoming: Mutex<Incoming>,
     outgoing: Mutex<Outgoing>,
     counts: Counts,
+}
+
+/// Why a socket has no flows for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelOnly {
+    /// Other processes may hold it: a child of a fork, or who has got it in a message.
+    Shared = 1,
+    /// An option that only the kernel can honour.
+    Option,
+    /// A wait that only the kernel can end: a nested or one-shot interest of epoll, or an io_uring.
+    Watched,
+    /// There is no device within the host, or `NACC_DATAGRAMS` is 0.
+    Off,
+    /// The program has confined itself.
+    Confined,
+    /// It was shut down or closed.
+    Ended,
+}
+
+impl KernelOnly {
+    const ALL: [KernelOnly; 6] = [
+        KernelOnly::Shared,
+        KernelOnly::Option,
+        KernelOnly::Watched,
+        KernelOnly::Off,
+        KernelOnly::Confined,
+        KernelOnly::Ended,
+    ];
+
+    /// As `netacc_ss` shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            KernelOnly::Shared => "shared",
+            KernelOnly::Option => "kernel-option",
+            KernelOnly::Watched => "kernel-wait",
+            KernelOnly::Off => "switched-off",
+            KernelOnly::Confined => "sandboxed",
+            KernelOnly::Ended => "ended",
+        }
+    }
 }
 
 /// Datagrams of a socket, by direction and way.
@@ -71,7 +112,7 @@ impl Default for Datagram {
     fn default() -> Datagram {
         Datagram {
             descriptors: AtomicU32::new(1),
-            kernel_only: AtomicBool::new(false),
+            kernel_only: AtomicU8::new(0),
             linked: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
             kernel_calls: AtomicU32::new(0),
@@ -94,14 +135,20 @@ impl Datagram {
     /// A socket that this process shares with others: the kernel's alone.
     pub fn shared() -> Datagram {
         let socket = Datagram::default();
-        socket.kernel_only.store(true, Ordering::Relaxed);
+        socket.kernel_only.store(KernelOnly::Shared as u8, Ordering::Relaxed);
         socket
     }
 
     /// Whether only the kernel's socket counts.
     #[inline]
     pub fn is_kernel_only(&self) -> bool {
-        self.kernel_only.load(Ordering::Acquire)
+        self.kernel_only.load(Ordering::Acquire) != 0
+    }
+
+    /// Why only the kernel's socket counts; `None` if flows may be made.
+    pub fn kernel_only(&self) -> Option<KernelOnly> {
+        let code = self.kernel_only.load(Ordering::Acquire);
+        KernelOnly::ALL.into_iter().find(|why| *why as u8 == code)
     }
 
     /// Whether it may have rings to receive from.
@@ -218,8 +265,9 @@ impl Datagram {
 
     /// Only the kernel's socket counts from now on. Datagrams that are in rings can still be received. Returns the queue
     /// pairs of its flows, to be ended.
-    pub fn leave_to_kernel(&self) -> Vec<QueuePairId> {
-        self.kernel_only.store(true, Ordering::Release);
+    pub fn leave_to_kernel(&self, why: KernelOnly) -> Vec<QueuePairId> {
+        // The first reason stays.
+        let _ = self.kernel_only.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Acquire);
         let mut flows = self.outgoing.lock().end_all();
         flows.extend(self.incoming.lock().close_all());
         flows

@@ -22,6 +22,7 @@ use netacc_config::LogLevel;
 use netacc_proto::Reason;
 
 use crate::control::{exit, flows};
+use crate::datagram::KernelOnly;
 use crate::os::actions;
 use crate::os::confinement::{self, is_confined};
 use crate::os::errno::{errno, set_errno};
@@ -221,7 +222,7 @@ fn bring_connections_back() {
     for (fd, entry) in table::entries() {
         match &*entry {
             Entry::Stream(sock) => drop(leaving::demote_for(sock, Reason::Sandboxed)),
-            Entry::Datagram(socket) => flows::withdraw(socket, fd),
+            Entry::Datagram(socket) => flows::withdraw(socket, fd, KernelOnly::Confined),
             _ => {}
         }
     }

@@ -17,11 +17,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_config::stats::{Counters, Path, QueuePairStats, Snapshot, SocketStats, VERSION};
+use netacc_config::stats::{Counters, DatagramSocketStats, Path, QueuePairStats, Snapshot, SocketStats, VERSION};
 use netacc_device::Instant;
 use netacc_driver::{Endpoint, StreamCounters};
 use netacc_proto::{Phase, Reason};
@@ -321,6 +321,7 @@ fn snapshot(rt: &Runtime, wanted: Sections) -> Snapshot {
     }
     if wanted.sock {
         snapshot.sock = Some(sockets(endpoint));
+        snapshot.udp = Some(datagram_sockets().iter().map(|(fd, socket)| datagram(*fd, socket)).collect());
     }
     snapshot
 }
@@ -329,7 +330,12 @@ fn snapshot(rt: &Runtime, wanted: Sections) -> Snapshot {
 fn totals(rt: &Runtime) -> Counters {
     let mut all = rt.counters().snapshot();
     all.extend(rt.spin.counted().map(|(name, count)| (name.to_owned(), count)));
-    all.extend(rt.flows.counted(&datagram_sockets()).into_iter().map(|(name, count)| (name.to_owned(), count)));
+    all.extend(
+        rt.flows
+            .counted(datagram_sockets().iter().map(|(_, socket)| &**socket))
+            .into_iter()
+            .map(|(name, count)| (name.to_owned(), count)),
+    );
     let mut add = |c: &StreamCounters| {
         for (name, n) in named(c) {
             *all.entry(name.to_owned()).or_default() += n;
@@ -433,17 +439,36 @@ fn links(rt: &Runtime, endpoint: &Endpoint) -> Vec<QueuePairStats> {
     links
 }
 
-/// The UDP sockets of the process, each once.
-fn datagram_sockets() -> Vec<Arc<Datagram>> {
-    let mut sockets: Vec<Arc<Datagram>> = Vec::new();
-    for (_, entry) in table::entries() {
+/// The UDP sockets of the process, each once, with the lowest descriptor.
+fn datagram_sockets() -> Vec<(RawFd, Arc<Datagram>)> {
+    let mut sockets: Vec<(RawFd, Arc<Datagram>)> = Vec::new();
+    for (fd, entry) in table::entries() {
         if let Entry::Datagram(socket) = &*entry {
-            if !sockets.iter().any(|known| Arc::ptr_eq(known, socket)) {
-                sockets.push(socket.clone());
+            if !sockets.iter().any(|(_, known)| Arc::ptr_eq(known, socket)) {
+                sockets.push((fd, socket.clone()));
             }
         }
     }
+    sockets.sort_by_key(|(fd, _)| *fd);
     sockets
+}
+
+fn datagram(fd: RawFd, socket: &Datagram) -> DatagramSocketStats {
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let counts = socket.counts();
+    DatagramSocketStats {
+        fd,
+        local: peer::name(fd, real::getsockname),
+        remote: peer::name(fd, real::getpeername),
+        rings_in: socket.incoming().rings() as u64,
+        rings_out: socket.outgoing().rings() as u64,
+        reason: socket.kernel_only().map_or(String::new(), |why| why.as_str().into()),
+        rx_link: count(&counts.rx_link),
+        tx_link: count(&counts.tx_link),
+        rx_kernel: count(&counts.rx_kernel),
+        tx_kernel: count(&counts.tx_kernel),
+        dropped: count(&counts.dropped),
+    }
 }
 
 /// One for each socket: of several descriptors that share one, the lowest.

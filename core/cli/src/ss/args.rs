@@ -22,7 +22,7 @@ Options:
       cnt: counter information[default]
       mem: memory information
       qp : queue pair information
-      sock: socket information
+      sock: socket information, of TCP and UDP
  -v   display netacc version
  --json  display as JSON
  --record <dir>  keep the metrics as a time series in a new folder, until
@@ -144,6 +144,7 @@ impl Sections {
         }
         if !self.sock {
             snapshot.sock = None;
+            snapshot.udp = None;
         }
     }
 }

@@ -118,6 +118,7 @@ struct Tables {
     memory: Option<Lines>,
     queue_pairs: Option<Lines>,
     sockets: Option<Lines>,
+    datagram_sockets: Option<Lines>,
 }
 
 impl Tables {
@@ -132,6 +133,7 @@ impl Tables {
             memory: file(kept.mem.is_some(), "memory")?,
             queue_pairs: file(kept.qp.is_some(), "queue-pairs")?,
             sockets: file(kept.sock.is_some(), "sockets")?,
+            datagram_sockets: file(kept.udp.is_some(), "udp-sockets")?,
         })
     }
 
@@ -145,7 +147,8 @@ impl Tables {
             add_counters(file, at, counters.as_ref())?;
         }
         add_items(&mut self.queue_pairs, at, snapshot.qp.as_deref())?;
-        add_items(&mut self.sockets, at, snapshot.sock.as_deref())
+        add_items(&mut self.sockets, at, snapshot.sock.as_deref())?;
+        add_items(&mut self.datagram_sockets, at, snapshot.udp.as_deref())
     }
 
     /// For the header; without the rows while they are still written.
@@ -155,7 +158,8 @@ impl Tables {
             (&self.reasons, "reasons", "connections that were not accelerated, by reason"),
             (&self.memory, "memory", "registered memory, limits and rings"),
             (&self.queue_pairs, "queue-pairs", "links: a row for each one at each time"),
-            (&self.sockets, "sockets", "sockets: a row for each one at each time"),
+            (&self.sockets, "sockets", "TCP sockets: a row for each one at each time"),
+            (&self.datagram_sockets, "udp-sockets", "UDP sockets: a row for each one at each time"),
         ];
         let listed = |(lines, name, what): (&Option<Lines>, &str, &str)| {
             let table = lines.as_ref()?.table(name, what);

@@ -1,7 +1,7 @@
 //! Snapshots as text for people, and as JSON. Text from a process never reaches the terminal with a
 //! control character in it; in JSON those are escaped anyway.
 
-use netacc_config::stats::{Counters, Path, QueuePairStats, Snapshot, SocketStats};
+use netacc_config::stats::{Counters, DatagramSocketStats, Path, QueuePairStats, Snapshot, SocketStats};
 use netacc_config::{render_lines, KEYS};
 
 use super::list::{Process, State};
@@ -37,6 +37,9 @@ pub(super) fn snapshot(snapshot: &Snapshot, json: bool) -> String {
     }
     if let Some(sockets) = &snapshot.sock {
         section("sockets", sockets_table(sockets));
+    }
+    if let Some(sockets) = snapshot.udp.as_deref().filter(|sockets| !sockets.is_empty()) {
+        section("UDP sockets, in datagrams", datagrams_table(sockets));
     }
     text
 }
@@ -133,6 +136,39 @@ fn sockets_table(sockets: &[SocketStats]) -> String {
             socket.rx_bytes_link.to_string(),
             socket.tx_msgs_link.to_string(),
             socket.tx_bytes_link.to_string(),
+        ]);
+    }
+    table.render()
+}
+
+fn datagrams_table(sockets: &[DatagramSocketStats]) -> String {
+    let heads = [
+        "FD",
+        "LOCAL",
+        "REMOTE",
+        "RINGS-IN",
+        "RINGS-OUT",
+        "REASON",
+        "RX-KERNEL",
+        "TX-KERNEL",
+        "RX-RING",
+        "TX-RING",
+        "DROPPED",
+    ];
+    let mut table = Lines::new(heads, &[0, 3, 4, 6, 7, 8, 9, 10]);
+    for socket in sockets {
+        table.add([
+            socket.fd.to_string(),
+            plain(&socket.local),
+            plain(&socket.remote),
+            socket.rings_in.to_string(),
+            socket.rings_out.to_string(),
+            plain(&socket.reason),
+            socket.rx_kernel.to_string(),
+            socket.tx_kernel.to_string(),
+            socket.rx_link.to_string(),
+            socket.tx_link.to_string(),
+            socket.dropped.to_string(),
         ]);
     }
     table.render()

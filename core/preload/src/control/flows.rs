@@ -15,7 +15,7 @@ use netacc_datagram::{inbox_len, Receiver, Sender, OUTBOX_LEN};
 use netacc_device::{ConnectionId, FourTuple, QueuePairId};
 use netacc_driver::{Endpoint, Flow};
 
-use crate::datagram::{Address, Datagram, Destination, Pending, Ring, Wanted};
+use crate::datagram::{Address, Datagram, Destination, KernelOnly, Pending, Ring, Wanted};
 use crate::os::real;
 use crate::runtime::{get, Runtime};
 use crate::table::{self, Entry};
@@ -77,9 +77,9 @@ impl Request {
     }
 }
 
-/// Withdraws a socket that was announced, and ends the socket's flows: it is closed, or is about to have other holders.
-pub fn withdraw(socket: &Datagram, fd: c_int) {
-    let flows = socket.leave_to_kernel();
+/// Withdraws a socket that was announced, and ends the socket's flows: only the kernel's socket counts from now on.
+pub fn withdraw(socket: &Datagram, fd: c_int, why: KernelOnly) {
+    let flows = socket.leave_to_kernel(why);
     let Some(rt) = get() else { return };
     let Some(endpoint) = rt.endpoint() else { return };
     if let (Some(number), Some(local)) = (socket.number(), local_address(fd)) {

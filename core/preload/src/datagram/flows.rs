@@ -85,7 +85,7 @@ impl Flows {
     }
 
     /// Counts by name, with those of the sockets that are open.
-    pub fn counted(&self, open: &[Arc<Datagram>]) -> Vec<(&'static str, u64)> {
+    pub fn counted<'a>(&self, open: impl Iterator<Item = &'a Datagram>) -> Vec<(&'static str, u64)> {
         let mut sums: [u64; 5] = std::array::from_fn(|i| self.past[i].load(Ordering::Relaxed));
         for socket in open {
             sums.iter_mut().zip(numbers(socket)).for_each(|(sum, count)| *sum += count);

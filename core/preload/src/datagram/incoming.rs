@@ -105,6 +105,11 @@ impl Incoming {
         self.rings.push(ring);
     }
 
+    /// The number of rings in use.
+    pub fn rings(&self) -> usize {
+        self.rings.iter().filter(|ring| !ring.ended).count()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.rings.is_empty()
     }

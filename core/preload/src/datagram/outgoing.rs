@@ -84,6 +84,11 @@ impl Outgoing {
         self.flows.get_mut(self.last)
     }
 
+    /// The number of rings in use.
+    pub fn rings(&self) -> usize {
+        self.flows.iter().filter(|flow| matches!(flow.state, State::Linked { .. })).count()
+    }
+
     /// Whether datagrams to there come from this address, as far as is known, if the program names none.
     pub fn may_come_from(&mut self, to: &Address, source: IpAddr) -> bool {
         self.find(to).and_then(|flow| flow.destination).is_none_or(|known| known.source.ip() == source)

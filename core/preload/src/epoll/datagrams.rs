@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::waiting::Out;
 use super::Shared;
 use crate::control::flows;
-use crate::datagram::{Asleep, Datagram, KERNEL_LOOKS};
+use crate::datagram::{Asleep, Datagram, KernelOnly, KERNEL_LOOKS};
 use crate::os::clock::now;
 use crate::os::poll;
 use crate::runtime::Runtime;
@@ -61,7 +61,7 @@ impl Shared {
         let entry = table::get_full(fd);
         let Some(Entry::Datagram(socket)) = entry.as_deref() else { return };
         if event.events & KERNELS != 0 || self.observers.any() {
-            flows::withdraw(socket, fd);
+            flows::withdraw(socket, fd, KernelOnly::Watched);
         }
         let mut watched = self.datagrams.watched.lock();
         watched.retain(|w| w.fd != fd);
@@ -85,7 +85,7 @@ impl Shared {
             watched.iter().filter_map(|w| Some((w.fd, w.socket.upgrade()?))).collect()
         };
         for (fd, socket) in watched {
-            flows::withdraw(&socket, fd);
+            flows::withdraw(&socket, fd, KernelOnly::Watched);
         }
     }
 

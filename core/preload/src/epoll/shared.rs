@@ -20,6 +20,7 @@ use netacc_proto::Reason;
 
 use super::{deregister, Epoll, Shared};
 use crate::control::flows;
+use crate::datagram::KernelOnly;
 use crate::os::{own, real};
 use crate::runtime::{self, Runtime};
 use crate::table::{self, Entry};
@@ -180,7 +181,7 @@ pub(super) fn keep_on_kernel(fd: c_int) {
     match table::get_full(fd).as_deref() {
         Some(Entry::Stream(sock)) => drop(leaving::demote_for(sock, Reason::Shared)),
         Some(Entry::Idle(listener)) => listener.kernel_only.store(true, Ordering::Relaxed),
-        Some(Entry::Datagram(socket)) => flows::withdraw(socket, fd),
+        Some(Entry::Datagram(socket)) => flows::withdraw(socket, fd, KernelOnly::Watched),
         _ => {}
     }
 }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use crate::control::flows::{announced, local_address};
 use crate::control::start;
-use crate::datagram::{Address, Datagram, Wanted};
+use crate::datagram::{Address, Datagram, KernelOnly, Wanted};
 
 /// Announces a socket that moves datagrams, so that flows to it can be made.
 #[cold]
 pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
     let Some(local) = local_address(fd).filter(|local| local.port() != 0) else { return };
     let rt = start();
-    let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else { return drop(socket.leave_to_kernel()) };
+    let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else {
+        return drop(socket.leave_to_kernel(KernelOnly::Off));
+    };
     let Some(number) = rt.flows.register(socket) else { return };
     // If the directory is full, flows from this socket can be made all the same.
     let _ = endpoint.directory().publish(&announced(local), number);

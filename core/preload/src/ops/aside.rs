@@ -11,6 +11,7 @@ use netacc_proto::Reason;
 
 use crate::control::flows;
 use crate::control::unseen::apply_policy;
+use crate::datagram::KernelOnly;
 use crate::holders::Sender;
 use crate::ops::{ending, rights};
 use crate::os::aio::Iocb;
@@ -215,7 +216,7 @@ fn leave_to_ring(fd: c_int) {
         Some(Entry::Idle(listener)) if listener.listening.load(Ordering::Relaxed) => {}
         Some(Entry::Idle(listener)) => listener.kernel_only.store(true, Ordering::Relaxed),
         Some(Entry::Epoll(epoll)) => epoll.nest(),
-        Some(Entry::Datagram(socket)) => flows::withdraw(socket, fd),
+        Some(Entry::Datagram(socket)) => flows::withdraw(socket, fd, KernelOnly::Watched),
         Some(Entry::Ring(_)) | None => {}
     }
 }

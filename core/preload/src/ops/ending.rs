@@ -11,6 +11,7 @@ use netacc_proto::{Phase, Reason};
 
 use crate::anchor::FdAnchor;
 use crate::control::flows;
+use crate::datagram::KernelOnly;
 use crate::os::clock::now;
 use crate::os::deferral::Busy;
 use crate::os::errno::{fail, set_errno};
@@ -25,7 +26,7 @@ use crate::{family, queues, stats, switching, watched};
 pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
     let endpoint = runtime::get().and_then(Runtime::endpoint);
     if let Entry::Datagram(socket) = &**entry {
-        flows::withdraw(socket, fd);
+        flows::withdraw(socket, fd, KernelOnly::Ended);
     }
     let Entry::Stream(sock) = &**entry else {
         // SAFETY: no pointers.
@@ -115,7 +116,7 @@ pub fn forget(fd: c_int) {
         Entry::Epoll(epoll) => epoll.closed(fd),
         Entry::Datagram(socket) => {
             if socket.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
-                flows::withdraw(socket, fd);
+                flows::withdraw(socket, fd, KernelOnly::Ended);
                 if let Some(rt) = runtime::get() {
                     rt.flows.absorb(socket);
                 }

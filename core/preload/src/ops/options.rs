@@ -11,6 +11,7 @@ use libc::socklen_t;
 use netacc_proto::Reason;
 
 use crate::control::flows;
+use crate::datagram::KernelOnly;
 use crate::ops::io::{self, Outgoing};
 use crate::ops::message::Target;
 use crate::ops::{descriptors, state};
@@ -123,7 +124,7 @@ pub unsafe fn setsockopt(
     let bytes = &copy[..there];
     match &**entry {
         Entry::Datagram(socket) if datagram_kernel_only(level, name) && !switches_off(level, name, bytes) => {
-            flows::withdraw(socket, fd);
+            flows::withdraw(socket, fd, KernelOnly::Option);
         }
         Entry::Datagram(_) => {}
         _ if kernel_only(level, name) && !switches_off(level, name, bytes) => leave_link(entry, fd),
@@ -182,7 +183,7 @@ fn leave_link(entry: &Arc<Entry>, fd: c_int) {
         // If the peer does not answer, the kernel's answer to the call stands all the same.
         Entry::Stream(sock) => drop((Target { entry, sock, fd }).to_kernel(Reason::KernelOnly)),
         Entry::Idle(listener) => listener.kernel_only.store(true, Ordering::Relaxed),
-        Entry::Datagram(socket) => flows::withdraw(socket, fd),
+        Entry::Datagram(socket) => flows::withdraw(socket, fd, KernelOnly::Option),
         Entry::Epoll(_) | Entry::Ring(_) => {}
     }
 }
