@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.modes import Mode
 from tests.apps.lib.paths import RESULTS, binaries, missing_binaries
-from tests.apps.lib.results import Results
+from tests.apps.lib.results import Result, Results
 
 RESULTS_KEY = pytest.StashKey[Results]()
 LAB_KEY = pytest.StashKey[Lab]()
+#: Of the rows, in what a process leaves to the one that has started it.
+ROWS = "netacc_results"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -96,6 +100,19 @@ def pytest_runtest_makereport(
     if bench and report.failed and report.when != "teardown":
         report.sections += bench.report()
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of several (`pytest -n`) gives its rows to the one that prints the table."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[ROWS] = [dataclasses.asdict(row) for row in session.config.stash[RESULTS_KEY].rows]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:  # noqa: ANN401 (pytest-xdist has no types)
+    rows = getattr(node, "workeroutput", {}).get(ROWS, ())
+    node.config.stash[RESULTS_KEY].rows += [Result(**row) for row in rows]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -21,7 +21,7 @@ from tests.apps.test_datagrams import Seen
 
 PACKET = 1400
 #: Some are lost on a busy machine, by the kernel alone as well.
-MOST_LOST = 0.5
+MOST_LOST = 0.9
 REQUESTS = 2000
 NAMES = 200
 ROUNDS = 50
@@ -60,7 +60,7 @@ def test_iperf3(mode: Mode, lab: Lab) -> None:
     )
     wait_listening(int(port), server)
     argv = ["iperf3", "--client", "127.0.0.1", "--port", port, "--json", "--udp", "--time", "1"]
-    argv += ["--bitrate", "200M", "--length", str(PACKET)]
+    argv += ["--bitrate", "50M", "--length", str(PACKET)]
     client = lab.start("client", argv, accelerated=mode.client, env=counted(lab, "client"))
     end = json.loads(client.finish(100))["end"]["sum"]
     assert server.wait() == 0
