@@ -156,3 +156,15 @@ def test_setup_reports_what_it_found() -> None:
     assert Path(found["modules"]).is_dir()
     assert found["accel"] in ("kvm", "tcg")
     assert found["own_kernel"] is (found["own_kernel_obstacle"] is None)
+    assert found["cache_bytes"] >= Path(found["module"]).stat().st_size
+    assert Path(found["module"]).is_relative_to(found["cache"])
+
+
+def test_all_missing_packages_are_in_one_message(tmp_path: Path) -> None:
+    """Breaks if a user without root had to get packages installed twice: the programs, then the driver."""
+    env = {"PATH": "/nowhere", "NETACC_LAB_CACHE": str(tmp_path)}
+    arguments = ("--rdma", "siw", "--kernel", "6.1.0-0-none", "--no-install")
+    result = netacc_lab("run", *arguments, "--", "true", env=env)
+    assert result.returncode == 125
+    packages = result.stderr.partition("apt-get install ")[2].split(",")[0].split()
+    assert {"qemu-system-x86", "linux-headers-6.1.0-0-none", "make"} <= set(packages), result.stderr

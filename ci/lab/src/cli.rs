@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::accel::AccelChoice;
 use crate::client::{CommandLine, Input, OutputKind, Session, Sink};
 use crate::error::LabError;
-use crate::lab::{device_module, emulator, DeviceArgs, Lab, Plan, GRACE};
+use crate::lab::{DeviceArgs, Lab, Parts, Plan, GRACE};
 use crate::provision::Provision;
 use crate::setup::{Impairment, Rdma};
 use crate::state::{LabFolder, Record, MAX_HOSTS};
@@ -477,10 +477,7 @@ fn print_lab(record: &Record) {
 fn setup(args: &SetupArgs) -> Result<u8, LabError> {
     let provision = provision(&args.common)?;
     let rdma = args.device.rdma;
-    provision.programs(rdma)?;
-    let kernel = provision.kernel(args.kernel.as_deref())?;
-    let module = device_module(&args.device, &provision, &kernel)?;
-    let emulator = emulator(rdma, &provision)?;
+    let Parts { kernel, module, emulator } = Parts::find(&args.device, &provision, args.kernel.as_deref())?;
     let functions = if rdma == Rdma::Erdma { Some(erdma::program()?) } else { None };
     let accel = probe::choose(AccelChoice::Auto, &provision, &kernel, &emulator)?;
     let own = local::obstacle(rdma);
@@ -488,7 +485,8 @@ fn setup(args: &SetupArgs) -> Result<u8, LabError> {
     if args.json {
         let found = json!({
             "qemu": qemu, "kernel": kernel.version, "image": kernel.image, "modules": kernel.tree, "accel": accel,
-            "module": module, "functions": functions, "own_kernel": own.is_none(), "own_kernel_obstacle": own,
+            "module": module, "functions": functions, "cache": provision.cache,
+            "cache_bytes": provision.cached_bytes(), "own_kernel": own.is_none(), "own_kernel_obstacle": own,
         });
         println!("{found}");
     } else {
@@ -501,6 +499,7 @@ fn setup(args: &SetupArgs) -> Result<u8, LabError> {
         if let Some(functions) = functions {
             println!("functions    {}", functions.display());
         }
+        println!("downloads    {} ({} MB)", provision.cache.display(), provision.cached_bytes() / 1_000_000);
         println!(
             "own kernel   {}",
             own.as_deref().unwrap_or("has the driver: one host runs without a virtual machine")

@@ -44,38 +44,80 @@ impl Driver {
     }
 }
 
+impl Recipe {
+    /// Whether the kernel has the driver.
+    fn is_in(&self, kernel: &Kernel) -> bool {
+        kernel.tree.join("kernel/drivers/infiniband").join(self.folder).is_dir()
+    }
+
+    /// The folder in the cache with the module for a version of the kernel.
+    fn place(&self, provision: &Provision, version: &str) -> PathBuf {
+        provision.cache.join(self.name).join(format!("{version}-{}", self.repairs))
+    }
+
+    fn module(&self, place: &Path) -> PathBuf {
+        place.join(format!("{}.ko", self.name))
+    }
+}
+
 /// The module to load into `kernel`, or `None` if it has one of its own.
 ///
 /// # Errors
 /// It cannot be built here: the reason.
 pub(crate) fn module(provision: &Provision, kernel: &Kernel, driver: Driver) -> Result<Option<PathBuf>, LabError> {
     let recipe = driver.recipe();
-    if kernel.tree.join("kernel/drivers/infiniband").join(recipe.folder).is_dir() {
+    if recipe.is_in(kernel) {
         return Ok(None);
     }
-    let place = provision.cache.join(recipe.name).join(format!("{}-{}", kernel.version, recipe.repairs));
-    let module = place.join(format!("{}.ko", recipe.name));
+    let place = recipe.place(provision, &kernel.version);
+    let module = recipe.module(&place);
     if !module.exists() {
         build(provision, kernel, recipe, &place)?;
     }
     Ok(Some(module))
 }
 
+/// The missing Debian packages with which [`module`] will build the driver, as far as the kernel is known before it is
+/// downloaded.
+pub(crate) fn packages(provision: &Provision, wanted: Option<&str>, driver: Driver) -> Vec<String> {
+    let recipe = driver.recipe();
+    let known = provision.known_kernel(wanted);
+    if known.as_ref().is_some_and(|kernel| recipe.is_in(kernel)) {
+        return Vec::new();
+    }
+    let version = known.map(|kernel| kernel.version).or_else(|| provision.next_version(wanted));
+    version.map_or_else(Vec::new, |version| missing(provision, &version, recipe))
+}
+
+fn missing(provision: &Provision, version: &str, recipe: &Recipe) -> Vec<String> {
+    if recipe.module(&recipe.place(provision, version)).exists() {
+        return Vec::new();
+    }
+    let headers = (!headers_folder(version).join("Makefile").exists()).then(|| headers_package(version));
+    let make = find_program("make").is_none().then(|| "make".to_owned());
+    headers.into_iter().chain(make).collect()
+}
+
+fn headers_package(version: &str) -> String {
+    format!("linux-headers-{version}")
+}
+
+fn headers_folder(version: &str) -> PathBuf {
+    PathBuf::from("/usr/src").join(headers_package(version))
+}
+
 fn build(provision: &Provision, kernel: &Kernel, recipe: &Recipe, place: &Path) -> Result<(), LabError> {
     let Recipe { name, .. } = recipe;
     let version = &kernel.version;
-    let headers = format!("linux-headers-{version}");
-    let headers_folder = PathBuf::from("/usr/src").join(&headers);
-    if !headers_folder.join("Makefile").exists() || find_program("make").is_none() {
-        provision.install(&[&headers, "make"])?;
-    }
+    let missing = missing(provision, version, recipe);
+    provision.install(&missing.iter().map(String::as_str).collect::<Vec<_>>())?;
     let parts = provision.cache.join(format!("download-{name}"));
     let _ = fs::remove_dir_all(&parts);
-    let driver = source(provision, version, &headers, recipe, &parts)?;
+    let driver = source(provision, version, recipe, &parts)?;
     provision.report(&format!("building {name} for Linux {version}"));
     (recipe.repair)(&driver)?;
     let folder = format!("M={}", driver.display());
-    output(Command::new("make").arg("-C").arg(headers_folder).args([&folder, recipe.option, "modules"]))?;
+    output(Command::new("make").arg("-C").arg(headers_folder(version)).args([&folder, recipe.option, "modules"]))?;
     fs::create_dir_all(place).map_err(LabError::file(place))?;
     let built = place.join(format!(".{name}.ko.new"));
     let module = format!("{name}.ko");
@@ -86,16 +128,11 @@ fn build(provision: &Provision, kernel: &Kernel, recipe: &Recipe, place: &Path) 
 }
 
 /// Downloads the kernel's source and unpacks the driver's folder from it below `parts`.
-fn source(
-    provision: &Provision,
-    version: &str,
-    headers: &str,
-    recipe: &Recipe,
-    parts: &Path,
-) -> Result<PathBuf, LabError> {
+fn source(provision: &Provision, version: &str, recipe: &Recipe, parts: &Path) -> Result<PathBuf, LabError> {
     // 6.1.0-50-amd64 comes from linux-source-6.1, of the same package version as its headers.
     let series: String = version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
-    let package_version = output(Command::new("dpkg-query").args(["-W", "-f", "${Version}", headers]))?;
+    let package_version =
+        output(Command::new("dpkg-query").args(["-W", "-f", "${Version}", &headers_package(version)]))?;
     let package_version = String::from_utf8_lossy(&package_version).into_owned();
     let deb = provision.download(&format!("linux-source-{series}={package_version}"), parts)?;
     let tree = format!("linux-source-{series}");

@@ -48,13 +48,25 @@ pub(crate) struct ErdmaArgs {
     pub(crate) driver_module: Option<PathBuf>,
 }
 
+impl ErdmaArgs {
+    /// The module that the user names.
+    fn named(&self) -> Option<PathBuf> {
+        let set = std::env::var_os(MODULE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        self.driver_module.clone().or(set)
+    }
+
+    /// Whether the driver is built here.
+    pub(crate) fn builds(&self) -> bool {
+        self.driver == ErdmaDriver::Upstream && self.named().is_none()
+    }
+}
+
 /// The module to load into `kernel`, or `None` if it has one of its own.
 ///
 /// # Errors
 /// The named module does not fit, or none can be built here: the reason.
 pub(crate) fn module(provision: &Provision, kernel: &Kernel, args: &ErdmaArgs) -> Result<Option<PathBuf>, LabError> {
-    let set = std::env::var_os(MODULE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
-    match (args.driver, args.driver_module.clone().or(set)) {
+    match (args.driver, args.named()) {
         (_, Some(built)) => fits(kernel, &built).map(Some),
         (ErdmaDriver::Upstream, None) => drivers::module(provision, kernel, drivers::Driver::Erdma),
         (ErdmaDriver::Alibaba, None) => Err(LabError::Missing {

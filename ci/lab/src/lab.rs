@@ -4,16 +4,17 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::accel::AccelChoice;
+use crate::drivers::{self, Driver};
 use crate::emulator::Emulator;
 use crate::erdma::{self, ErdmaArgs, Functions};
 use crate::error::LabError;
 use crate::guest::GuestConfig;
 use crate::machine::Machine;
+use crate::probe;
 use crate::provision::{Kernel, Provision};
 use crate::qemu::{own_program, Hardware};
 use crate::setup::{addresses, Impairment, Rdma};
 use crate::state::{HostRecord, LabFolder, Record, PORTS};
-use crate::{drivers, probe};
 
 /// How long a machine may take to write back and switch off.
 pub(crate) const GRACE: Duration = Duration::from_secs(20);
@@ -62,10 +63,7 @@ impl Lab {
         if plan.hosts == 1 && !plan.impairment.is_none() {
             return Err(LabError::Usage("--loss, --delay and --rate are about the link between --hosts 2".into()));
         }
-        provision.programs(plan.device.rdma)?;
-        let kernel = provision.kernel(plan.kernel.as_deref())?;
-        let module = device_module(&plan.device, provision, &kernel)?;
-        let emulator = emulator(plan.device.rdma, provision)?;
+        let Parts { kernel, module, emulator } = Parts::find(&plan.device, provision, plan.kernel.as_deref())?;
         let accel = probe::choose(plan.accel, provision, &kernel, &emulator)?;
         if !folder.is_alive() {
             // Its machines may have ended without it.
@@ -164,24 +162,39 @@ impl Drop for Lab {
     }
 }
 
-/// The module that the hosts load, if their kernel has none of its own.
-pub(crate) fn device_module(
-    device: &DeviceArgs,
-    provision: &Provision,
-    kernel: &Kernel,
-) -> Result<Option<PathBuf>, LabError> {
-    match device.rdma {
-        Rdma::Rxe | Rdma::None => Ok(None),
-        Rdma::Siw => drivers::module(provision, kernel, drivers::Driver::Siw),
-        Rdma::Erdma => erdma::module(provision, kernel, &device.erdma),
-    }
+/// The parts of a lab that are installed, downloaded and built.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) kernel: Kernel,
+    /// The module that the hosts load, if their kernel has none of its own.
+    pub(crate) module: Option<PathBuf>,
+    pub(crate) emulator: Emulator,
 }
 
-/// The QEMU that the device needs.
-pub(crate) fn emulator(rdma: Rdma, provision: &Provision) -> Result<Emulator, LabError> {
-    match rdma {
-        Rdma::Erdma => Emulator::with_vfio_user(provision),
-        Rdma::Rxe | Rdma::Siw | Rdma::None => Ok(Emulator::Installed),
+impl Parts {
+    /// Finds or makes them. `kernel`: the version, or the newest one.
+    ///
+    /// # Errors
+    /// One is missing and cannot be had: the user's options.
+    pub(crate) fn find(device: &DeviceArgs, provision: &Provision, kernel: Option<&str>) -> Result<Parts, LabError> {
+        let built = match device.rdma {
+            Rdma::Rxe | Rdma::None => None,
+            Rdma::Siw => Some(Driver::Siw),
+            Rdma::Erdma => device.erdma.builds().then_some(Driver::Erdma),
+        };
+        let for_driver = built.map_or_else(Vec::new, |driver| drivers::packages(provision, kernel, driver));
+        provision.programs(device.rdma, &for_driver)?;
+        let kernel = provision.kernel(kernel)?;
+        let module = match device.rdma {
+            Rdma::Rxe | Rdma::None => None,
+            Rdma::Siw => drivers::module(provision, &kernel, Driver::Siw)?,
+            Rdma::Erdma => erdma::module(provision, &kernel, &device.erdma)?,
+        };
+        let emulator = match device.rdma {
+            Rdma::Erdma => Emulator::with_vfio_user(provision)?,
+            Rdma::Rxe | Rdma::Siw | Rdma::None => Emulator::Installed,
+        };
+        Ok(Parts { kernel, module, emulator })
     }
 }
 

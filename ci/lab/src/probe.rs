@@ -56,7 +56,9 @@ pub(crate) fn choose(
         "KVM does not boot this kernel: software emulation"
     });
     let text = serde_json::to_vec(&Cached { situation, accel }).map_err(|error| LabError::file(&path)(error.into()))?;
-    fs::write(&path, text).map_err(LabError::file(&path))?;
+    if let Err(error) = fs::write(&path, text) {
+        provision.report(&format!("KVM is tried again next time: {}: {error}", path.display()));
+    }
     Ok(accel)
 }
 

@@ -56,7 +56,8 @@ impl Provision {
         let cache = cache_folder()?;
         fs::create_dir_all(&cache).map_err(LabError::file(&cache))?;
         let path = cache.join("lock");
-        let file = fs::File::create(&path).map_err(LabError::file(&path))?;
+        // A complete cache of another user, as in an image, need not be writable.
+        let file = fs::File::open(&path).or_else(|_| fs::File::create(&path)).map_err(LabError::file(&path))?;
         let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
             Err((file, _)) => {
@@ -80,8 +81,14 @@ impl Provision {
         self.install
     }
 
-    /// Programs and libraries. Installs what is missing.
-    pub(crate) fn programs(&self, rdma: Rdma) -> Result<(), LabError> {
+    /// The bytes of all files in the cache.
+    pub(crate) fn cached_bytes(&self) -> u64 {
+        bytes_below(&self.cache)
+    }
+
+    /// Programs and libraries, and `others`. Installs what is missing: all at once, so that a user who has to get them
+    /// installed by somebody else does so once.
+    pub(crate) fn programs(&self, rdma: Rdma, others: &[String]) -> Result<(), LabError> {
         if std::env::consts::ARCH != "x86_64" {
             return Err(LabError::Missing {
                 what: format!("no lab for {} yet", std::env::consts::ARCH),
@@ -100,6 +107,7 @@ impl Provision {
             missing.extend(LIBRARIES.iter().filter(|(name, _)| absent(name)).map(|(_, package)| *package));
         }
         missing.dedup();
+        missing.extend(others.iter().map(String::as_str));
         self.install(&missing)
     }
 
@@ -111,7 +119,7 @@ impl Provision {
         let list = packages.join(" ");
         let by_hand = || LabError::Missing {
             what: format!("these Debian packages are missing: {list}"),
-            fix: format!("apt-get install {list}, as root"),
+            fix: format!("{}apt-get install {list}, as root", if listed() { "" } else { "apt-get update && " }),
         };
         let mut apt = as_root("apt-get").filter(|_| self.install).ok_or_else(by_hand)?;
         self.package_lists()?;
@@ -121,11 +129,8 @@ impl Provision {
     }
 
     fn package_lists(&self) -> Result<(), LabError> {
-        let listed = fs::read_dir("/var/lib/apt/lists").is_ok_and(|entries| {
-            entries.flatten().any(|entry| entry.file_name().to_string_lossy().contains("_Packages"))
-        });
         match as_root("apt-get") {
-            Some(mut apt) if !listed => {
+            Some(mut apt) if !listed() => {
                 self.report("fetching the lists of Debian packages");
                 output(apt.args(["update", "-qq"]).stdin(Stdio::null())).map(drop)
             }
@@ -153,15 +158,22 @@ impl Provision {
 
     /// A kernel with SoftRoCE: of `wanted` version, or this machine's own, or the cached one, or the distribution's.
     pub(crate) fn kernel(&self, wanted: Option<&str>) -> Result<Kernel, LabError> {
-        let usable = |kernel: &Kernel| wanted.is_none_or(|wanted| kernel.version == wanted);
-        let mut found: Vec<Kernel> = kernels_below(Path::new("/")).into_iter().filter(usable).collect();
-        if found.is_empty() {
-            found = kernels_below(&self.cache.join("kernel")).into_iter().filter(usable).collect();
-        }
-        match newest(found) {
+        match self.known_kernel(wanted) {
             Some(kernel) => Ok(kernel),
             None => self.fetch_kernel(wanted),
         }
+    }
+
+    /// The version of the kernel that [`kernel`](Self::kernel) would download; `None` without package lists.
+    pub(crate) fn next_version(&self, wanted: Option<&str>) -> Option<String> {
+        wanted.map(str::to_owned).or_else(|| newest_kernel().ok())
+    }
+
+    /// The kernel that [`kernel`](Self::kernel) returns without a download.
+    pub(crate) fn known_kernel(&self, wanted: Option<&str>) -> Option<Kernel> {
+        let usable = |kernel: &Kernel| wanted.is_none_or(|wanted| kernel.version == wanted);
+        let below = |root: &Path| newest(kernels_below(root).into_iter().filter(usable).collect());
+        below(Path::new("/")).or_else(|| below(&self.cache.join("kernel")))
     }
 
     fn fetch_kernel(&self, wanted: Option<&str>) -> Result<Kernel, LabError> {
@@ -189,6 +201,25 @@ impl Provision {
             fix: "name another kernel with --kernel".into(),
         })
     }
+}
+
+/// Whether apt has lists of packages.
+fn listed() -> bool {
+    fs::read_dir("/var/lib/apt/lists")
+        .is_ok_and(|entries| entries.flatten().any(|entry| entry.file_name().to_string_lossy().contains("_Packages")))
+}
+
+/// The bytes of the files below a folder. Links are not followed.
+fn bytes_below(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return 0;
+    };
+    let size = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(size).sum()
 }
 
 /// Kernels that this user can read and that have SoftRoCE.
@@ -314,6 +345,20 @@ mod tests {
         put("6.9.12-amd64");
         assert_eq!(found().as_deref(), Some("6.12.9+bpo-amd64"));
         assert!(in_order("99999999999999999999-") < in_order("1"), "a number beyond all bounds is no number");
+    }
+
+    #[test]
+    fn the_size_of_a_folder_is_that_of_its_files_without_those_behind_links() {
+        let root = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(root.path().join("cache/below")).expect("made");
+        fs::write(root.path().join("outside"), [0; 1000]).expect("written");
+        fs::write(root.path().join("cache/one"), [0; 10]).expect("written");
+        fs::write(root.path().join("cache/below/two"), [0; 20]).expect("written");
+        assert_eq!(bytes_below(&root.path().join("cache")), 30);
+        std::os::unix::fs::symlink(root.path(), root.path().join("cache/above")).expect("linked");
+        let link = root.path().as_os_str().len() as u64;
+        assert_eq!(bytes_below(&root.path().join("cache")), 30 + link);
+        assert_eq!(bytes_below(&root.path().join("none")), 0);
     }
 
     #[test]
