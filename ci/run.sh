@@ -188,6 +188,11 @@ job_build() { # the release binaries and the library
     done
 }
 
+job_lab-tools() { # netacc and netacc-erdma, all that `netacc lab` needs, into target/quick: ready in a minute or two
+    need_rust
+    cargo build --profile quick --locked -p netacc-cli -p netacc-erdma
+}
+
 job_lint() { # formats and lints of Rust, Python, shell and commit subjects; the structure of crates
     need_rust
     need_python
@@ -202,7 +207,7 @@ job_lint() { # formats and lints of Rust, Python, shell and commit subjects; the
     .venv/bin/mypy
     .venv/bin/python ci/structure.py
     lint_commits
-    shellcheck ci/*.sh paper/*.sh .ci/run
+    shellcheck ci/*.sh ci/action/*.sh ci/examples/*/*.sh paper/*.sh .ci/run
 }
 
 # An archive of the sources, or a shallow clone, has no history to check.
@@ -496,7 +501,7 @@ job_lab-long() { # rare events on those devices; takes long (NETACC_LAB_PROGRAMS
 
 run_lab_tests() {
     need_lab
-    need "${NEEDS_LAB_TESTS[@]}"
+    need "${NEEDS_LAB_TESTS[@]}" "${NEEDS_HEADERS[@]}"
     # Limits do not bind root, so some tests run programs as the user nobody: inside, but from this very folder.
     as_root setpriv --reuid=65534 --regid=65534 --clear-groups test -r "$PWD/ci/run.sh" ||
         die "other users cannot reach $PWD, as some tests need: move it, or give them x on the folders above it"
