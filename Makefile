@@ -33,7 +33,7 @@ check: ## The quick check before each commit: at most five minutes once built
 test: ## Install what is missing, then run every test; ends with the time of each step
 	@ci/run.sh all
 
-demo: ## Real Redis on kernel TCP and under netacc_run, side by side (about a minute once built)
+demo: ## Real Redis on kernel TCP and under netacc_run, side by side (two minutes at most; twenty seconds once built)
 	@ci/run.sh demo
 
 bench: ## The whole benchmark: redis, echo, stream and connect; JSON and plots in results/local

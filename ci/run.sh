@@ -169,9 +169,9 @@ job_setup() { # install the needs of every other job
 }
 
 # Renamed into place: running programs keep their mapped file.
-place() {
-    cp "$1" "target/release/.$2.new"
-    mv "target/release/.$2.new" "target/release/$2"
+place() { # FROM TO
+    cp "$1" "$2.new"
+    mv "$2.new" "$2"
 }
 
 job_build() { # the release binaries and the library
@@ -179,9 +179,9 @@ job_build() { # the release binaries and the library
     # The library of the packages differs in the last step of its build only, which is the longest one.
     cargo build --release --locked --workspace --exclude netacc-portable
     cargo build --release --locked -p netacc-launcher --target "$LAUNCHER_TARGET"
-    place "target/$LAUNCHER_TARGET/release/netacc_run" netacc_run
+    place "target/$LAUNCHER_TARGET/release/netacc_run" target/release/netacc_run
     # Cargo cannot put a dash into a library's name.
-    place target/release/libnetacc_preload.so libnetacc-preload.so
+    place target/release/libnetacc_preload.so target/release/libnetacc-preload.so
     local file
     for file in netacc netacc_run netacc_ss netacc-erdma netacc-exec netacc-threads netacc-loader libnetacc-preload.so; do
         [ -e "target/release/$file" ] || die "the build left no target/release/$file"
@@ -611,13 +611,22 @@ job_suites() { # test suites of CPython, libuv, libevent, Node and Redis, native
         --redis "$redis" "$@"
 }
 
-job_demo() { # real Redis over kernel TCP and over the link, side by side
+job_demo() { # real Redis over kernel TCP and over the link, side by side: two minutes on a fresh machine
+    need_rust
     need "${NEEDS_REDIS[@]}"
-    job_build
+    say "building quickly: without the link-time optimisation of 'make build'"
+    cargo build --profile quick --locked -p netacc-cli -p netacc-launcher -p netacc-preload
+    place target/quick/libnetacc_preload.so target/quick/libnetacc-preload.so
     mkdir -p "$RESULTS"
     say "netacc bench redis: redis-server and redis-benchmark, unmodified, 100 clients, SET of 512 bytes"
-    target/release/netacc bench redis --clients 100 --size 512 --threads 1 \
+    target/quick/netacc bench redis --clients 100 --size 512 --threads 1 --pairs 3 --seconds 1 \
         --json "$RESULTS/demo.json" --plot "$RESULTS/demo.svg"
+}
+
+job_recording() { # docs/demo.svg, the picture of `make demo` in README.md; on an idle machine
+    need_python
+    "$BASH" ci/run.sh demo
+    .venv/bin/python -m ci.recording docs/demo.svg make demo
 }
 
 job_bench-ns3() { # simulated packets a second: plain ns-3's UDP, the NICs' messages, the core's bytes (arguments: rnic-speed --help)
