@@ -23,9 +23,11 @@ key() {
         sha256sum | cut -c 1-16
 }
 
-step_key() { # the key and the folder of the job's cache
+step_key() { # the key and the folder of the job's cache; fails at once where no lab can be
+    [ "$(uname -m)" = x86_64 ] || die "labs are for x86-64 machines, and this is $(uname -m)"
     # shellcheck source=/dev/null
     . /etc/os-release
+    [ "$ID" = debian ] || die "labs are for Debian, and this is $PRETTY_NAME: run the job in the image debian:12"
     printf 'key=%s%s-%s-%s\nfolder=%s\n' "$ID" "${VERSION_ID:-}" "$RDMA" "$(key)" "$FOLDER"
 }
 
@@ -61,7 +63,6 @@ step_run() { # the command; the exit status is its own
 }
 
 use_programs() {
-    [ "$(uname -m)" = x86_64 ] || die "labs are for x86-64 machines, and this is $(uname -m)"
     PATH="$FOLDER/programs/$(key):$PATH"
     export NETACC_LAB_CACHE="$FOLDER/cache"
 }

@@ -97,6 +97,20 @@ def test_the_template_runs_the_lab(tmp_path: Path) -> None:
     ]
 
 
+def test_a_job_on_another_system_fails_at_once(tmp_path: Path) -> None:
+    """Breaks if it built programs for minutes first, and then found no kernel."""
+    other = tmp_path / "os-release"
+    other.write_text('ID=ubuntu\nPRETTY_NAME="Ubuntu 24.04 LTS"\n')
+    there = 'mount --bind "$0" "$(realpath /etc/os-release)" && exec "$1" key'
+    words = ["unshare", "--mount", "sh", "-c", there, str(other), str(LAB)]
+    result = subprocess.run(words, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "Ubuntu 24.04 LTS: run the job in the image debian:12" in result.stderr
+    assert result.stdout == ""
+    (job,) = load(EXAMPLE / "github.yml")["jobs"].values()
+    assert job["container"] == "debian:12"
+
+
 def test_programs_are_built_again_when_their_sources_change(tmp_path: Path) -> None:
     source = repository(tmp_path / "source")
 
