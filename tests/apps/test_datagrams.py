@@ -211,25 +211,18 @@ def test_sockets_are_shown(lab: Lab) -> None:
     assert holder.wait() == 0
 
 
+BENCH = ["bench", "datagrams", "-q", "--pairs", "1", "--seconds", "0.2", "--json", "-"]
+
+
+@pytest.mark.parametrize(("sizes", "batch"), [([64, 1472], 1), ([512], 8)])
 @pytest.mark.usefixtures("library")
-def test_bench_datagrams() -> None:
-    command = [
-        str(binaries() / "netacc"),
-        "bench",
-        "datagrams",
-        "-q",
-        "--pairs",
-        "1",
-        "--seconds",
-        "0.2",
-        "--json",
-        "-",
-    ]
-    done = subprocess.run(
-        [*command, "-d", "64,1472"], capture_output=True, text=True, timeout=100, check=True
-    )
+def test_bench_datagrams(sizes: list[int], batch: int) -> None:
+    """Breaks if one of its two ways to send, one datagram a call and many, measured nothing."""
+    command = [str(binaries() / "netacc"), *BENCH, "--batch", str(batch), "-d", ",".join(map(str, sizes))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     report = json.loads(done.stdout)
-    assert [one["size"] for one in report["sizes"]] == [64, 1472]
+    assert report["batch"] == batch
+    assert [one["size"] for one in report["sizes"]] == sizes
     for one in report["sizes"]:
         (kernel,), (library,) = one["udp"]["rounds"], one["library"]["rounds"]
         assert kernel["on_link"] is None and library["on_link"] > 0
@@ -237,5 +230,10 @@ def test_bench_datagrams() -> None:
             assert measured["packets_per_s"] > 0 and 0 <= measured["lost"] < 1
             assert measured["round_trip_us"]["count"] > 0
     assert "kernel UDP" in done.stderr
-    refused = subprocess.run([*command, "-d", "70000"], capture_output=True, text=True, timeout=100)
+
+
+def test_bench_datagrams_refuses_what_udp_cannot_carry(library: None) -> None:
+    del library
+    command = [str(binaries() / "netacc"), *BENCH, "-d", "70000"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert refused.returncode == 2 and "70000" in refused.stderr

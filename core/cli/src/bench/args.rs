@@ -207,6 +207,9 @@ pub struct DatagramsArgs {
     /// Sockets that send in turns, in the one-way measurement
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub flows: u32,
+    /// Datagrams in a call, in the one-way measurement: with more than 1 by sendmmsg and recvmmsg
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: u32,
     /// Interleaved rounds: the kernel and the library are measured once per round
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub pairs: u32,

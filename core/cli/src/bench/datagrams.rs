@@ -66,6 +66,8 @@ struct Report {
     bench: &'static str,
     machine: Machine,
     flows: u32,
+    /// Datagrams in a call.
+    batch: u32,
     seconds: f64,
     busy: u32,
     sizes: Vec<OfSize>,
@@ -97,8 +99,8 @@ pub(crate) fn run(args: &DatagramsArgs) -> Result<(), BenchError> {
     if is_busy(most) {
         warnings.push(format!("{} at most meanwhile", busy_with(most, machine.cores)));
     }
-    let DatagramsArgs { flows, seconds, busy, .. } = *args;
-    let report = Report { bench: "datagrams", machine, flows, seconds, busy, sizes, warnings };
+    let DatagramsArgs { flows, batch, seconds, busy, .. } = *args;
+    let report = Report { bench: "datagrams", machine, flows, batch, seconds, busy, sizes, warnings };
     let to_stdout = args.json.as_deref().is_some_and(|file| file.as_os_str() == "-");
     match to_stdout {
         true => eprint!("{}", render(&report)),
@@ -148,8 +150,9 @@ impl Stage<'_> {
 
     /// What was sent, what has arrived, and how many of these on links and by the kernel.
     fn one_way(&self, path: &Path, size: u64) -> Result<(Packets, Packets, [u64; 2]), BenchError> {
-        let (mut sink, pid, to) = self.server(path, "sink")?;
-        let more = [("--flows", self.args.flows.to_string())];
+        let batch = self.args.batch.to_string();
+        let (mut sink, pid, to) = self.server(path, "sink", &["--size", &size.to_string(), "--batch", &batch])?;
+        let more = [("--flows", self.args.flows.to_string()), ("--batch", batch)];
         let mut source = self.client(path, "source", &to, size, &more)?;
         let timeout = PATIENCE + Duration::from_secs_f64(self.args.seconds);
         let sent = result(&mut source, timeout)?;
@@ -163,7 +166,7 @@ impl Stage<'_> {
     }
 
     fn round_trips(&self, path: &Path, size: u64) -> Result<(RoundTrips, [u64; 2]), BenchError> {
-        let (_server, pid, to) = self.server(path, "echo")?;
+        let (_server, pid, to) = self.server(path, "echo", &[])?;
         let mut client = self.client(path, "ask", &to, size, &[])?;
         let timeout = PATIENCE + Duration::from_secs_f64(self.args.seconds);
         let measured = result(&mut client, timeout)?;
@@ -174,8 +177,9 @@ impl Stage<'_> {
     }
 
     /// A started server, its number and its address.
-    fn server(&self, path: &Path, role: &str) -> Result<(Proc, u32, String), BenchError> {
-        let mut proc = self.spawn(path, role, &[])?;
+    fn server(&self, path: &Path, role: &str, words: &[&str]) -> Result<(Proc, u32, String), BenchError> {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        let mut proc = self.spawn(path, role, &words)?;
         let ready = proc.expect("READY", PATIENCE)?;
         let invalid = |proc: &Proc| proc.error(format!("wrote an invalid READY line: '{ready}'"));
         let Some((pid, address)) = ready.split_once(' ') else { return Err(invalid(&proc)) };
@@ -236,8 +240,8 @@ fn render(report: &Report) -> String {
     let Machine { cores, cpu, kernel, date, loadavg: [load, ..], .. } = &report.machine;
     let rounds = report.sizes.first().map_or(0, |size| size.udp.rounds.len());
     let mut text = format!(
-        "netacc bench datagrams: flows {}, busy {}; median of {rounds} interleaved rounds of {} s\n{table}\n",
-        report.flows, report.busy, report.seconds
+        "netacc bench datagrams: flows {}, datagrams in a call {}, busy {}; median of {rounds} interleaved rounds of {} s\n{table}\n",
+        report.flows, report.batch, report.busy, report.seconds
     );
     text += &format!("{cores} cores of {cpu}, Linux {kernel}, {date}, load average before: {load}\n");
     report.warnings.iter().for_each(|warning| text += &format!("WARNING: {warning}\n"));

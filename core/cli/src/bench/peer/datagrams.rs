@@ -1,11 +1,14 @@
-//! Datagrams: packets in one direction, and round trips. Plain calls on blocking sockets, as in UDPDK's two examples.
+//! Datagrams: packets in one direction, and round trips. Calls on blocking sockets, as in UDPDK's two examples: plain ones, or
+//! `sendmmsg` and `recvmmsg` with many packets each.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
+use nix::sys::socket::{recvmmsg, sendmmsg, MsgFlags, MultiHeaders, SockaddrStorage};
 use serde::{Deserialize, Serialize};
 
 use super::{listen_to_parent, send_line, Tally};
@@ -25,7 +28,12 @@ const ROOM: usize = 1 << 16;
 #[derive(Debug, Subcommand)]
 pub(super) enum Datagrams {
     /// Counts what arrives
-    Sink,
+    Sink {
+        #[arg(long)]
+        size: usize,
+        #[arg(long)]
+        batch: usize,
+    },
     /// Sends as fast as it can, from several sockets in turns
     Source {
         #[arg(long)]
@@ -36,6 +44,8 @@ pub(super) enum Datagrams {
         seconds: f64,
         #[arg(long)]
         flows: usize,
+        #[arg(long)]
+        batch: usize,
     },
     /// Sends each datagram back
     Echo,
@@ -71,8 +81,10 @@ pub(crate) struct RoundTrips {
 
 pub(super) fn run(role: &Datagrams) -> io::Result<()> {
     match *role {
-        Datagrams::Sink => sink(),
-        Datagrams::Source { to, size, seconds, flows } => source(to, size, seconds, flows),
+        Datagrams::Sink { size, batch } => sink(size, batch),
+        Datagrams::Source { to, size, seconds, flows, batch } => {
+            source(to, flows, Duration::from_secs_f64(seconds), &mut Outlet::new(size, batch))
+        }
         Datagrams::Echo => echo(),
         Datagrams::Ask { to, size, seconds } => ask(to, size, seconds),
     }
@@ -90,38 +102,89 @@ fn result(result: &impl Serialize) -> io::Result<()> {
     listen_to_parent().map(drop)
 }
 
-fn sink() -> io::Result<()> {
-    let socket = bound()?;
-    let mut message = vec![0; ROOM];
-    let (mut packets, mut begun) = (0, Instant::now());
-    let mut last = begun;
-    loop {
-        let (len, _) = socket.recv_from(&mut message)?;
-        if &message[..len] == END {
-            break;
+/// Receives packets, one a call or many.
+struct Inlet {
+    rooms: Vec<Vec<u8>>,
+    headers: MultiHeaders<SockaddrStorage>,
+}
+
+impl Inlet {
+    fn new(size: usize, batch: usize) -> Inlet {
+        Inlet { rooms: vec![vec![0; size]; batch], headers: MultiHeaders::preallocate(batch, None) }
+    }
+
+    /// Waits for packets: their number, and whether the last one was the end.
+    fn receive(&mut self, socket: &UdpSocket) -> io::Result<(u64, bool)> {
+        if let [room] = &mut self.rooms[..] {
+            let (len, _) = socket.recv_from(room)?;
+            let is_end = &room[..len] == END;
+            return Ok((u64::from(!is_end), is_end));
         }
-        packets += 1;
-        if packets == 1 {
+        let mut slices: Vec<_> = self.rooms.iter_mut().map(|room| [IoSliceMut::new(room)]).collect();
+        let flags = MsgFlags::MSG_WAITFORONE;
+        let received = recvmmsg(socket.as_raw_fd(), &mut self.headers, slices.iter_mut(), flags, None)?;
+        let lengths: Vec<_> = received.map(|message| message.bytes).collect();
+        let ends = lengths.iter().zip(&self.rooms).filter(|(len, room)| &room[..**len] == END).count();
+        Ok(((lengths.len() - ends) as u64, ends > 0))
+    }
+}
+
+/// Sends packets, one a call or many.
+struct Outlet {
+    message: Vec<u8>,
+    batch: usize,
+    headers: MultiHeaders<SockaddrStorage>,
+}
+
+impl Outlet {
+    fn new(size: usize, batch: usize) -> Outlet {
+        Outlet { message: vec![b'x'; size], batch, headers: MultiHeaders::preallocate(batch, None) }
+    }
+
+    /// Returns how many were sent.
+    fn send(&mut self, socket: &UdpSocket, to: SocketAddr) -> io::Result<u64> {
+        if self.batch == 1 {
+            return Ok(u64::from(socket.send_to(&self.message, to)? == self.message.len()));
+        }
+        let slices = vec![[IoSlice::new(&self.message)]; self.batch];
+        let destinations = vec![Some(SockaddrStorage::from(to)); self.batch];
+        let fd = socket.as_raw_fd();
+        let sent = sendmmsg(fd, &mut self.headers, &slices, &destinations, [], MsgFlags::empty())?;
+        Ok(sent.count() as u64)
+    }
+}
+
+fn sink(size: usize, batch: usize) -> io::Result<()> {
+    let socket = bound()?;
+    let mut inlet = Inlet::new(size.max(END.len()), batch);
+    let (mut packets, mut begun) = (0, Instant::now());
+    let (mut last, mut at_last) = (begun, 0);
+    loop {
+        let (received, ended) = inlet.receive(&socket)?;
+        if packets == 0 {
             begun = Instant::now();
         }
-        if packets % u64::from(BATCH) == 0 {
-            last = Instant::now();
+        packets += received;
+        if packets - at_last >= u64::from(BATCH) {
+            (last, at_last) = (Instant::now(), packets);
+        }
+        if ended {
+            break;
         }
     }
     let seconds = last.saturating_duration_since(begun).as_secs_f64();
     result(&Packets { packets, seconds })
 }
 
-fn source(to: SocketAddr, size: usize, seconds: f64, flows: usize) -> io::Result<()> {
+fn source(to: SocketAddr, flows: usize, time: Duration, outlet: &mut Outlet) -> io::Result<()> {
     let sockets = (0..flows).map(|_| UdpSocket::bind(("127.0.0.1", 0))).collect::<io::Result<Vec<_>>>()?;
-    let message = vec![b'x'; size];
     let begun = Instant::now();
-    let end = begun + Duration::from_secs_f64(seconds);
+    let end = begun + time;
     let mut packets = 0;
     let mut in_turns = sockets.iter().cycle();
     while Instant::now() < end {
-        for socket in in_turns.by_ref().take(BATCH as usize) {
-            packets += u64::from(socket.send_to(&message, to)? == size);
+        for socket in in_turns.by_ref().take(BATCH.div_ceil(outlet.batch as u32) as usize) {
+            packets += outlet.send(socket, to)?;
         }
     }
     let seconds = begun.elapsed().as_secs_f64();

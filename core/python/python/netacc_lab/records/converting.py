@@ -205,7 +205,7 @@ def of_datagrams(found: Mapping[str, Any], text: str) -> Contents:
         kind=Kind.BENCH,
         title="netacc bench datagrams",
         began=found["machine"]["date"],
-        parameters={name: found[name] for name in ("flows", "seconds", "busy")},
+        parameters={name: found[name] for name in ("flows", "batch", "seconds", "busy") if name in found},
         machines=[machine],
         load=load,
         paired=True,

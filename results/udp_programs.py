@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""UDP programs on the kernel and with the library on both sides, in turns: dnsmasq with dnsperf, sockperf.
+
+Prints a table of medians, and of ratios to the kernel with their spread over the rounds.
+
+    results/udp_programs.py [--rounds 5] [--seconds 2] [--json FILE]
+
+NETACC_BIN_DIR names the folder with netacc_run [target/release].
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+NAMES = 200
+PATHS = {"kernel": [], "library": [os.environ.get("NETACC_BIN_DIR", "target/release") + "/netacc_run"]}
+Row = dict[str, float]
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def served(command: Sequence[str], port: int) -> Iterator[None]:
+    """While a program has the port."""
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while f":{port:04X} " not in Path("/proc/net/udp").read_text():
+            if server.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"{' '.join(command)}: does not serve")
+            time.sleep(0.01)
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def figure(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    if not found:
+        sys.exit(f"no {pattern!r} in:\n{text}")
+    return float(found[1])
+
+
+def output(command: Sequence[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def dns(path: Sequence[str], seconds: float) -> Row:
+    """Queries a second, 50 under way from two sockets; the answers are in the server's memory."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "hosts").write_text("".join(f"10.2.0.{i} h{i}.example\n" for i in range(NAMES)))
+        (folder / "queries").write_text("".join(f"h{i}.example A\n" for i in range(NAMES)))
+        server = [
+            "dnsmasq",
+            "--no-daemon",
+            "--conf-file=/dev/null",
+            f"--pid-file={folder}/pid",
+            "--no-resolv",
+        ]
+        server += ["--no-hosts", f"--addn-hosts={folder}/hosts", f"--port={port}", "--user=root"]
+        with served([*path, *server], port):
+            client = ["dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(folder / "queries")]
+            text = output([*path, *client, "-l", str(seconds), "-c", "2", "-q", "50"])
+    return {
+        "queries_per_s": figure(r"Queries per second: *([0-9.]+)", text),
+        "mean_latency_us": 1e6 * figure(r"Average Latency \(s\): *([0-9.]+)", text),
+        "lost": figure(r"Queries lost: *([0-9]+)", text),
+    }
+
+
+def sockperf(path: Sequence[str], seconds: float) -> Row:
+    """Half a round trip of 64 bytes, and how many messages a client sends, perhaps in vain."""
+    port = free_port()
+    where = ["-i", "127.0.0.1", "-p", str(port)]
+    with served([*path, "sockperf", "server", *where], port):
+        load = ["-t", f"{max(seconds, 1):.0f}", "-m", "64"]
+        trips = output([*path, "sockperf", "ping-pong", *where, *load])
+        sent = output([*path, "sockperf", "throughput", *where, *load])
+    return {
+        "half_trip_us": figure(r"Latency is ([0-9.]+) usec", trips),
+        "p99_us": figure(r"percentile 99.000 = *([0-9.]+)", trips),
+        "sent_per_s": figure(r"Message Rate is ([0-9]+)", sent),
+    }
+
+
+PROGRAMS: dict[str, Callable[[Sequence[str], float], Row]] = {
+    "dnsmasq and dnsperf": dns,
+    "sockperf": sockperf,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="of each path [5]")
+    parser.add_argument("--seconds", type=float, default=2, help="of each measurement [2]")
+    parser.add_argument("--json", type=Path, help="all rounds, in a file")
+    options = parser.parse_args()
+    rounds: dict[str, dict[str, list[Row]]] = {}
+    for program, measure in PROGRAMS.items():
+        rows = rounds[program] = {path: [] for path in PATHS}
+        for _ in range(options.rounds):
+            for path, before in PATHS.items():
+                rows[path].append(measure(before, options.seconds))
+    print("| program | figure | kernel | library | to the kernel (spread) |\n| --- | --- | --- | --- | --- |")
+    for program, rows in rounds.items():
+        for name in rows["kernel"][0]:
+            kernel, library = ([row[name] for row in rows[path]] for path in PATHS)
+            ratios = sorted(ours / theirs for ours, theirs in zip(library, kernel, strict=True) if theirs)
+            to_it = f"{statistics.median(ratios):.3g}x ({ratios[0]:.3g}..{ratios[-1]:.3g})" if ratios else ""
+            medians = [f"{statistics.median(values):.4g}" for values in (kernel, library)]
+            print(f"| {program} | {name} | {' | '.join(medians)} | {to_it} |")
+    if options.json:
+        machine = {"cores": os.cpu_count(), "kernel": os.uname().release, "loadavg": os.getloadavg()}
+        options.json.write_text(json.dumps({"machine": machine, "rounds": rounds}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
