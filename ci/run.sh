@@ -300,7 +300,8 @@ job_studies() { # scenarios, their tools, and simulation against closed forms an
     need_lab
     need_ns3
     need_binaries
-    .venv/bin/python -m pytest tests/sim tests/analysis docs/tutorials/simulation.md "$@"
+    # The blocks of a tutorial need each other, and those of one file share simulations.
+    .venv/bin/python -m pytest -n 2 --dist loadfile tests/sim tests/analysis docs/tutorials/simulation.md "$@"
 }
 
 # Outside of the tree, with nothing of it in the environment: only a program that it has built, and the simulator.

@@ -25,7 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NAMES = 200
-PATHS = {"kernel": [], "library": [os.environ.get("NETACC_BIN_DIR", "target/release") + "/netacc_run"]}
+BIN = os.environ.get("NETACC_BIN_DIR", "target/release")
+PATHS = {"kernel": [], "library": [f"{BIN}/netacc_run"]}
 Row = dict[str, float]
 
 
@@ -36,8 +37,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def served(command: Sequence[str], port: int) -> Iterator[None]:
-    """While a program has the port."""
+def served(command: Sequence[str], port: int) -> Iterator[int]:
+    """While a program has the port; its number."""
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 20
@@ -45,7 +46,7 @@ def served(command: Sequence[str], port: int) -> Iterator[None]:
             if server.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"{' '.join(command)}: does not serve")
             time.sleep(0.01)
-        yield
+        yield server.pid
     finally:
         server.terminate()
         server.wait()
@@ -60,6 +61,15 @@ def figure(pattern: str, text: str) -> float:
 
 def output(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def on_rings(path: Sequence[str], server: int) -> float:
+    """The share of the datagrams that a server has received from rings; 0 without the library."""
+    if not path:
+        return 0
+    shown = json.loads(output([f"{BIN}/netacc_ss", "-p", str(server), "-s", "cnt", "--json"]))["cnt"]
+    ring, kernel = (shown[f"datagrams_received_{way}"] for way in ("link", "kernel"))
+    return float(ring / (ring + kernel))
 
 
 def dns(path: Sequence[str], seconds: float) -> Row:
@@ -77,13 +87,15 @@ def dns(path: Sequence[str], seconds: float) -> Row:
             "--no-resolv",
         ]
         server += ["--no-hosts", f"--addn-hosts={folder}/hosts", f"--port={port}", "--user=root"]
-        with served([*path, *server], port):
+        with served([*path, *server], port) as pid:
             client = ["dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(folder / "queries")]
             text = output([*path, *client, "-l", str(seconds), "-c", "2", "-q", "50"])
+            share = on_rings(path, pid)
     return {
         "queries_per_s": figure(r"Queries per second: *([0-9.]+)", text),
         "mean_latency_us": 1e6 * figure(r"Average Latency \(s\): *([0-9.]+)", text),
         "lost": figure(r"Queries lost: *([0-9]+)", text),
+        "on_rings": share,
     }
 
 
@@ -91,14 +103,16 @@ def sockperf(path: Sequence[str], seconds: float) -> Row:
     """Half a round trip of 64 bytes, and how many messages a client sends, perhaps in vain."""
     port = free_port()
     where = ["-i", "127.0.0.1", "-p", str(port)]
-    with served([*path, "sockperf", "server", *where], port):
+    with served([*path, "sockperf", "server", *where], port) as pid:
         load = ["-t", f"{max(seconds, 1):.0f}", "-m", "64"]
         trips = output([*path, "sockperf", "ping-pong", *where, *load])
         sent = output([*path, "sockperf", "throughput", *where, *load])
+        share = on_rings(path, pid)
     return {
         "half_trip_us": figure(r"Latency is ([0-9.]+) usec", trips),
         "p99_us": figure(r"percentile 99.000 = *([0-9.]+)", trips),
         "sent_per_s": figure(r"Message Rate is ([0-9]+)", sent),
+        "on_rings": share,
     }
 
 
