@@ -90,9 +90,10 @@ pub fn sweep(config: &Config) -> usize {
 fn sweep_shm(config: &Config) -> usize {
     // A group that cannot be looked up cannot have been used either.
     let group = config.shm.group.as_ref().and_then(|group| group.resolve().ok().flatten());
-    let own = ShmConfig::default();
-    let shared = group.map(|gid| ShmConfig { group: Some(gid), ..ShmConfig::default() });
-    std::iter::once(own).chain(shared).map(|config| ShmDevice::sweep(&config)).sum()
+    let groups = [None].into_iter().chain(group.map(Some));
+    let folders = [None].into_iter().chain(config.shm.folder.clone().map(Some));
+    let of = |group, folder| ShmDevice::sweep(&ShmConfig { group, folder, ..ShmConfig::default() });
+    folders.map(|folder| groups.clone().map(|group| of(group, folder.clone())).sum::<usize>()).sum()
 }
 
 #[cfg(test)]

@@ -299,17 +299,17 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
         if self.is_near(tuple) {
             return self.serves_host && self.near.is_some();
         }
-        self.may_serve(tuple)
+        self.may_serve(tuple) || self.spanning().is_some()
     }
 
     fn trusts(&self, tuple: &FourTuple) -> bool {
-        self.is_near(tuple)
+        self.is_near(tuple) && self.near.as_ref().is_none_or(|near| near.trusts(tuple))
     }
 
     fn admits(&self, peer: PeerAddress, tuple: &FourTuple) -> bool {
         match F::socket_address(peer) {
             Some(peer) => !self.is_near(tuple) && peer.ip() == tuple.remote.ip() && self.may_serve(tuple),
-            None => self.is_near(tuple),
+            None => self.is_near(tuple) || self.spanning().is_some_and(|near| near.admits(peer, tuple)),
         }
     }
 
@@ -320,7 +320,9 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
         if let Some(near) = self.near.as_ref().filter(|_| self.is_near(tuple)) {
             return near.publish(tuple, stream);
         }
-        let port = link_port(tuple.local.port()).ok_or(DirectoryError::NoPort)?;
+        let Some(port) = link_port(tuple.local.port()) else {
+            return self.spanning().map_or(Err(DirectoryError::NoPort), |near| near.publish(tuple, stream));
+        };
         self.remote_state.publish(tuple, stream);
         if let Some(near) = &self.near {
             // If the table is full, a neighbour that is connected to in our place does not find the connection there.
@@ -343,6 +345,9 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
     fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)> {
         if self.is_near(tuple) {
             return self.near.as_ref().filter(|_| self.serves_host)?.lookup(tuple);
+        }
+        if let Some(found) = self.spanning().and_then(|near| near.lookup(tuple)) {
+            return Some(found);
         }
         let port = link_port(tuple.remote.port())?;
         // By the connecting thread, too.
@@ -371,7 +376,7 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
         let served = if accepted { tuple.local } else { tuple.remote };
         let Some(port) = link_port(served.port()) else { return Some(Obstacle::NoPort) };
         if !self.has_far() {
-            return Some(Obstacle::NoDevice);
+            return self.spanning().map_or(Some(Obstacle::NoDevice), |near| near.obstacle(tuple, accepted));
         }
         // A neighbour that accepts links may have it, and refers peers to us.
         let is_strange = || !self.near.as_ref().is_some_and(|near| near.has_neighbour_with_links());

@@ -114,6 +114,11 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         N::is_within_host(tuple)
     }
 
+    /// The near device, if it may have the other end of a connection that is not within this network namespace.
+    pub(crate) fn spanning(&self) -> Option<&Arc<N>> {
+        self.near.as_ref().filter(|near| self.serves_host && near.spans_namespaces())
+    }
+
     /// The capabilities that both have.
     pub(crate) fn narrowest(&self) -> &Capabilities {
         &self.capabilities

@@ -149,6 +149,7 @@ pub fn shm_config(config: &Config) -> Result<ShmConfig, OpenError> {
     };
     Ok(ShmConfig {
         group,
+        folder: config.shm.folder.clone(),
         mr_min_inc_bytes: config.memory.mr_min_bytes as u64,
         mr_max_inc_bytes: config.memory.mr_max_bytes as u64,
         ..ShmConfig::default()

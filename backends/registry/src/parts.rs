@@ -18,6 +18,9 @@ pub(crate) trait WithinHost: Device + ConnectionManager + Directory {
     /// Whether both ends of a connection must be on this host.
     fn is_within_host(tuple: &FourTuple) -> bool;
 
+    /// Whether it finds processes of other network namespaces of this host, too.
+    fn spans_namespaces(&self) -> bool;
+
     /// Publishes to neighbours that this process holds a connection to another host, as its stream `stream`. `false`: the table
     /// is full.
     fn announce(&self, tuple: &FourTuple, stream: u32) -> bool;
@@ -80,6 +83,10 @@ pub(crate) trait BetweenHosts: Device + ConnectionManager {
 impl WithinHost for ShmDevice {
     fn is_within_host(tuple: &FourTuple) -> bool {
         ShmDevice::is_within_host(tuple)
+    }
+
+    fn spans_namespaces(&self) -> bool {
+        self.spans_namespaces()
     }
 
     fn announce(&self, tuple: &FourTuple, stream: u32) -> bool {

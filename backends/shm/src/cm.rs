@@ -245,14 +245,14 @@ impl ShmDevice {
 
     /// Begins a pair with a process that we want to connect to.
     fn begin_pair<'a>(&'a self, cm: &mut Manager, peer: PeerAddress) -> Result<&'a PairSlot, CmError> {
-        let process = rendezvous::process(peer).ok_or(CmError::Unreachable)?;
-        let fd = match sys::connect(&rendezvous::socket_name(process.pid, process.token)) {
+        let process = self.rendezvous.process(peer).ok_or(CmError::Unreachable)?;
+        let fd = match self.rendezvous.names.connect(&process) {
             Ok(fd) => fd,
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Err(CmError::Exhausted("peer's backlog")),
             Err(_) => return Err(CmError::Unreachable),
         };
         match self.admits(fd.as_raw_fd()) {
-            Some(p) if p.pid == process.pid => {}
+            Some(p) if self.rendezvous.names.fits(p.pid, &process) => {}
             _ => return Err(CmError::NotAdmitted),
         }
         let slot = self.free_slot().map_err(|error| match error.kind() {
@@ -369,7 +369,7 @@ impl ShmDevice {
         let [doorbell] = &fds[..] else { return Err(Violation) };
         let process = self.rendezvous.table.process(process).filter(|p| p.token == token).ok_or(Violation)?;
         let pid = sys::peer(slot.sock.load(Acquire), false).map_err(|_| Violation)?.pid;
-        if pid != process.pid || !segment_fits(segment_bytes) {
+        if !self.rendezvous.names.fits(pid, &process) || !segment_fits(segment_bytes) {
             return Err(Violation);
         }
         let bytes = segment_bytes.min(slot.range.segment_bytes());

@@ -8,6 +8,9 @@ pub const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 /// Smallest segment that still holds the control structures of both halves and some memory for regions.
 pub const MIN_SEGMENT_BYTES: u64 = 64 << 20;
 
+/// The longest path of a shared folder: the address of a socket in it has 107 bytes.
+pub const MAX_FOLDER_BYTES: usize = 64;
+
 /// Settings of a device.
 #[derive(Clone, Debug)]
 pub struct ShmConfig {
@@ -15,6 +18,10 @@ pub struct ShmConfig {
     pub group: Option<u32>,
     /// The rendezvous directory, if the default under `/dev/shm` does not suit (tests).
     pub directory: Option<PathBuf>,
+    /// A folder of this host that processes of several containers share. Their network, PID and user namespaces may
+    /// differ, so nothing is trusted there that only processes of one PID namespace can do. At most
+    /// [`MAX_FOLDER_BYTES`] long.
+    pub folder: Option<PathBuf>,
     /// Virtual bytes of a pair's segment: a power of two within [`MIN_SEGMENT_BYTES`] and [`MAX_SEGMENT_BYTES`]; any
     /// other value is rounded into that range. Halved until it can be mapped.
     pub segment_bytes: u64,
@@ -31,6 +38,7 @@ impl Default for ShmConfig {
         ShmConfig {
             group: None,
             directory: None,
+            folder: None,
             segment_bytes: MAX_SEGMENT_BYTES,
             mr_min_inc_bytes: 16 << 10,
             mr_max_inc_bytes: 8 << 20,

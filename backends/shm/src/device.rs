@@ -100,7 +100,7 @@ impl ShmDevice {
     /// Removes entries of crashed processes from the rendezvous of `config`, and the rendezvous itself if no process
     /// uses it. Returns how many entries were freed.
     pub fn sweep(config: &ShmConfig) -> usize {
-        rendezvous::directory(config).map_or(0, |path| rendezvous::sweep(&path, config.group))
+        rendezvous::sweep(config)
     }
 
     /// To be called by a thread that ends when the process does: from its end on peers can post nothing to us. Without
@@ -134,7 +134,7 @@ impl ShmDevice {
             }
             GiveBack::All => {
                 self.descriptors.give_up_all();
-                self.rendezvous.table.unregister(self.rendezvous.slot, self.rendezvous.generation);
+                self.rendezvous.hide();
                 let cm = &mut *self.cm.lock();
                 let before = self.fds().len();
                 self.kill_all(cm);

@@ -6,6 +6,16 @@ use crate::device::ShmDevice;
 use crate::{obstacle, rendezvous, tuple};
 
 impl ShmDevice {
+    /// Whether it finds processes of other network namespaces of this host, too.
+    pub fn spans_namespaces(&self) -> bool {
+        self.config.folder.is_some()
+    }
+
+    /// The key of the end that sees the connection as `t`.
+    fn key(&self, t: &FourTuple) -> u64 {
+        tuple::key(t, if tuple::is_local(t) { self.rendezvous.network } else { 0 })
+    }
+
     /// Whether both ends of a connection must be on this host (in this network namespace).
     pub fn is_within_host(t: &FourTuple) -> bool {
         tuple::same_host(t)
@@ -18,13 +28,13 @@ impl ShmDevice {
             return false;
         }
         let r = &self.rendezvous;
-        r.table.publish(tuple::key(t), r.slot, r.generation, stream)
+        r.table.publish(self.key(t), r.slot, r.generation, stream)
     }
 
     /// Withdraws an announcement of [`announce`](ShmDevice::announce).
     pub fn retract(&self, t: &FourTuple, stream: u32) {
         let r = &self.rendezvous;
-        r.table.withdraw(tuple::key(t), r.slot, r.generation, stream);
+        r.table.withdraw(self.key(t), r.slot, r.generation, stream);
     }
 
     /// Announces to them the port at which we accept links from other hosts; 0: none.
@@ -36,7 +46,7 @@ impl ShmDevice {
     /// process has announced it, or it accepts none. A hint, like everything in the table.
     pub fn link_port_of_holder(&self, t: &FourTuple) -> Option<u16> {
         let table = &self.rendezvous.table;
-        let (process, _) = table.lookup(tuple::key(t)).filter(|(process, _)| process.slot != self.rendezvous.slot)?;
+        let (process, _) = table.lookup(self.key(t)).filter(|(process, _)| process.slot != self.rendezvous.slot)?;
         table.link_port(process)
     }
 
@@ -48,19 +58,20 @@ impl ShmDevice {
 
 impl Directory for ShmDevice {
     fn serves(&self, t: &FourTuple) -> bool {
-        tuple::same_host(t)
+        tuple::same_host(t) || self.spans_namespaces()
     }
 
+    /// Processes of a shared folder may be in another PID namespace, from which they could not trace this one.
     fn trusts(&self, t: &FourTuple) -> bool {
-        tuple::same_host(t)
+        tuple::same_host(t) && !self.spans_namespaces()
     }
 
     fn admits(&self, _: PeerAddress, t: &FourTuple) -> bool {
-        tuple::same_host(t)
+        self.serves(t)
     }
 
     fn publish(&self, t: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
-        if !tuple::same_host(t) {
+        if !self.serves(t) {
             return Err(DirectoryError::NotServed);
         }
         if self.descriptors.are_gone() {
@@ -78,12 +89,15 @@ impl Directory for ShmDevice {
     }
 
     fn lookup(&self, t: &FourTuple) -> Option<(PeerAddress, u32)> {
-        let (process, stream) = self.rendezvous.table.lookup(tuple::key(&t.reversed()))?;
+        let (process, stream) = self.rendezvous.table.lookup(self.key(&t.reversed()))?;
         Some((rendezvous::address(&process), stream))
     }
 
     fn obstacle(&self, t: &FourTuple, _: bool) -> Option<Obstacle> {
         let is_known = |pid| self.rendezvous.table.has_process(pid);
-        tuple::same_host(t).then(|| obstacle::find(&t.reversed(), self.config.group.is_some(), is_known)).flatten()
+        if tuple::same_host(t) {
+            return obstacle::find(&t.reversed(), self.config.group.is_some(), is_known);
+        }
+        self.spans_namespaces().then_some(Obstacle::Elsewhere)
     }
 }

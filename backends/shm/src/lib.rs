@@ -3,8 +3,8 @@
 //! [`ShmDevice`] implements [`Device`](netacc_device::Device), [`ConnectionManager`](netacc_device::ConnectionManager)
 //! and [`Directory`](netacc_device::Directory). Two processes that connect share one sealed memory segment (`layout`),
 //! in which each owns the half it receives in; a socket between them carries set-up and shows the death of either
-//! (`cm`). They find each other through a table in `/dev/shm` that only the same user, or an explicit group, can open
-//! (`rendezvous`, `table`). Posting a message is a copy, two stores, a fence and a bit; system calls are made only to
+//! (`cm`). They find each other through a table in `/dev/shm`, or in a folder that containers share, that only the same
+//! user, or an explicit group, can open (`rendezvous`, `table`). Posting a message is a copy, two stores, a fence and a bit; system calls are made only to
 //! wake a sleeping thread (`qp` and `bitmap`, where the orderings are written down).
 //!
 //! Deliberately not here: moving data between users, trusting values that a peer wrote, or keeping a thread. Connection
@@ -30,6 +30,7 @@ mod descriptors;
 mod device;
 mod directory;
 mod doorbell;
+mod folder;
 mod layout;
 mod limits;
 mod manager;
@@ -37,6 +38,7 @@ mod map;
 #[cfg(all(test, any(loom, miri)))]
 mod models;
 mod obstacle;
+mod names;
 mod operations;
 mod order;
 mod pair;
@@ -51,7 +53,7 @@ mod table;
 mod tuple;
 mod wire;
 
-pub use config::{ShmConfig, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES};
+pub use config::{ShmConfig, MAX_FOLDER_BYTES, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES};
 pub use descriptors::GiveBack;
 pub use device::ShmDevice;
 pub use limits::without_file_size_signal;

@@ -12,8 +12,10 @@
 //!   the slots of the dead first. A process that creates a directory first removes those of other network namespaces,
 //!   which may be gone with all their processes. It removes only those of its own user (or group), and only if all
 //!   processes in the table have ended;
-//! * processes of another pid namespace cannot be looked up. Each process therefore keeps a lock on the table, which
-//!   its mapping keeps without a descriptor, and which the kernel frees when it ends.
+//! * processes of another pid namespace cannot be looked up. Each process therefore keeps a lock on the table, and one on
+//!   its slot, which its mapping keeps without a descriptor, and which the kernel frees when it ends;
+//! * an access to a hole of a file ends the process where its file system is full. So where others may fill that, the
+//!   whole table has memory before it is used.
 
 use std::ffi::CString;
 use std::io;
@@ -26,8 +28,10 @@ use std::time::Duration;
 use netacc_device::{DeviceError, PeerAddress};
 
 use crate::config::ShmConfig;
+use crate::folder;
 use crate::map::FileMap;
-use crate::sys::{self, FileLock, Text};
+use crate::names::{self, Names};
+use crate::sys::{self, c_string, FileLock};
 use crate::table::{Identity, Process, Table, TABLE_BYTES};
 
 const TABLE: &std::ffi::CStr = c"table";
@@ -35,6 +39,9 @@ const TABLE: &std::ffi::CStr = c"table";
 const PARENT: &str = "/dev/shm";
 /// Files of that folder that are searched for directories left behind. Other users can put any number there.
 const MOST_SIBLINGS: usize = 4096;
+/// In a smaller file system the table's memory is reserved. Arbitrary: far more than containers have in `/dev/shm`, and
+/// less than any host.
+const SMALL_BYTES: u64 = 1 << 30;
 /// Attempts to take the lock, a fifth of a millisecond each, by a process that ends. Arbitrary.
 const LEAVE_TRIES: u32 = 100;
 
@@ -45,8 +52,10 @@ pub(crate) struct Rendezvous {
     pub slot: u32,
     pub generation: u16,
     pub token: [u64; 2],
+    /// Distinguishes addresses that mean something in this network namespace only; 0 in a table of one namespace.
+    pub network: u64,
+    pub names: Names,
     path: CString,
-    pid_namespace: u64,
     /// The table's file, to distinguish it from one that has replaced it.
     file: FileId,
     left: AtomicBool,
@@ -66,34 +75,53 @@ impl FileId {
 impl Rendezvous {
     /// Opens the rendezvous of this user (or group), creates it where needed, and listens.
     pub(crate) fn join(config: &ShmConfig) -> Result<(Rendezvous, OwnedFd), DeviceError> {
-        let path = directory(config).map_err(os("stat of /proc/self/ns"))?;
+        folder::check_identity(config.group)?;
+        let path = directory(config)?;
         let token = sys::random().map_err(os("getrandom"))?;
-        // Listen first: a registered process is always reachable.
-        let listener = sys::listen(&socket_name(sys::pid(), token)).map_err(os("listen"))?;
-        let me = Identity {
-            pid: sys::pid(),
-            start_time: sys::start_time(sys::pid()).unwrap_or(0),
-            pid_namespace: sys::namespace("pid").map_err(os("stat of /proc/self/ns/pid"))?,
-            token,
+        let pid_namespace = sys::namespace("pid").map_err(os("stat of /proc/self/ns/pid"))?;
+        let network = match config.folder {
+            Some(_) => sys::namespace("net").map_err(os("stat of /proc/self/ns/net"))?,
+            None => 0,
         };
-        let Opened { table, lock, created } = open_locked(&path, config.group)?;
-        let is_dead = |id: Identity| is_dead(id, me.pid_namespace);
-        let (slot, generation) = table.register(me, is_dead).ok_or(DeviceError::Exhausted { what: "process slot" })?;
-        // If the kernel cannot, dead processes of other pid namespaces count as living.
-        let _ = sys::mark_in_use(lock.fd());
-        let file = FileId::of(lock.file()).map_err(os("fstat"))?;
-        drop(lock);
-        if created && config.directory.is_none() {
-            sweep_siblings(&path, config.group);
+        let names = Names::new(config.folder.is_some().then_some(&path), pid_namespace);
+        if config.folder.is_some() {
+            open_directory(&path, config.group)?;
         }
-        let path = c_string(&path);
-        let (pid_namespace, left) = (me.pid_namespace, AtomicBool::new(false));
-        Ok((Rendezvous { table, slot, generation, token, path, pid_namespace, file, left }, listener))
+        // Listen first: a registered process is always reachable.
+        let listener = names.listen(token, config.group).map_err(os("listen"))?;
+        match register(config, &path, &names, token) {
+            Ok(Registered { table, slot, generation, file }) => {
+                let (path, left) = (c_string(&path), AtomicBool::new(false));
+                Ok((Rendezvous { table, slot, generation, token, network, names, path, file, left }, listener))
+            }
+            Err(error) => {
+                names.remove(token);
+                Err(error)
+            }
+        }
+    }
+
+    /// The process behind an address, if it is still in the table.
+    pub(crate) fn process(&self, a: PeerAddress) -> Option<Process> {
+        let [slot, pid, t0, t1] = a.0;
+        let process = self.table.process(slot.try_into().ok()?)?;
+        (u64::from(process.pid) == pid && process.token == [t0, t1]).then_some(process)
+    }
+
+    /// No process finds this one any more.
+    pub(crate) fn hide(&self) {
+        self.names.remove(self.token);
+        self.table.unregister(self.slot, self.generation);
     }
 
     /// Our own address.
     pub(crate) fn address(&self) -> PeerAddress {
-        address(&Process { slot: self.slot, pid: sys::pid(), token: self.token })
+        address(&Process {
+            slot: self.slot,
+            pid: sys::pid(),
+            pid_namespace: self.names.pid_namespace,
+            token: self.token,
+        })
     }
 
     /// Leaves; the last process takes the files along. Allocates nothing, for a process may end in a signal handler.
@@ -101,7 +129,7 @@ impl Rendezvous {
         if self.left.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.table.unregister(self.slot, self.generation);
+        self.hide();
         for _ in 0..LEAVE_TRIES {
             let Ok(dir) = sys::open_directory(&self.path) else { return };
             let Ok(file) = sys::open_existing_in(dir.as_raw_fd(), TABLE) else { return };
@@ -110,8 +138,8 @@ impl Rendezvous {
                 return;
             }
             match FileLock::attempt(file) {
-                Ok(_lock) => {
-                    let swept = self.table.free_dead(|id| is_dead(id, self.pid_namespace));
+                Ok(lock) => {
+                    let swept = self.table.free_dead(|suspect| self.names.is_dead(lock.fd(), suspect));
                     if swept.live == 0 {
                         remove(&dir, &self.path);
                     }
@@ -132,22 +160,38 @@ fn remove(dir: &OwnedFd, path: &std::ffi::CStr) {
 
 /// Removes what dead processes left behind, in the directory and in those beside it, and the directories if no process
 /// is left. Returns the number of freed entries.
-pub(crate) fn sweep(path: &Path, group: Option<u32>) -> usize {
+pub(crate) fn sweep(config: &ShmConfig) -> usize {
+    let (Ok(path), group) = (&directory(config), config.group) else { return 0 };
     let beside = sweep_siblings(path, group);
     if !path.exists() {
         return beside;
     }
     let Ok(ns) = sys::namespace("pid") else { return beside };
-    let Ok(Opened { table, lock, .. }) = open_locked(path, group) else { return beside };
-    let swept = table.free_dead(|id| is_dead(id, ns));
+    let names = Names::new(config.folder.is_some().then_some(path), ns);
+    let Ok(Opened { table, lock, .. }) = open_locked(path, config) else { return beside };
+    let swept = table.free_dead(|suspect| names.is_dead(lock.fd(), suspect));
     let stale = table.free_stale(&sys::allocated(lock.fd()));
     if swept.live == 0 {
+        if config.folder.is_some() {
+            remove_sockets(path);
+        }
         let path = c_string(path);
         if let Ok(dir) = sys::open_directory(&path) {
             remove(&dir, &path);
         }
     }
     beside + swept.freed + stale
+}
+
+/// Removes the sockets of processes that were killed before they had registered. No process is left, and none registers.
+/// A process that listens at this moment and has not registered yet stays without peers.
+fn remove_sockets(path: &Path) {
+    use std::os::unix::fs::FileTypeExt;
+    let _number = netacc_descriptors::borrow();
+    let Ok(directory) = std::fs::read_dir(path) else { return };
+    let entries = directory.take(MOST_SIBLINGS).flatten();
+    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+    sockets.for_each(|socket| drop(std::fs::remove_file(socket.path())));
 }
 
 /// Removes the directories of other network namespaces in which no process is left. Returns the number of freed
@@ -181,7 +225,7 @@ fn sweep_abandoned(path: &Path, pid_namespace: u64) -> usize {
     let Ok(lock) = FileLock::attempt(file).map_err(drop) else { return 0 };
     let Ok(st) = sys::fstat(lock.fd()) else { return 0 };
     let regular = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_uid == sys::euid() && st.st_nlink != 0;
-    if !regular || sys::is_in_use(lock.fd()) && !all_dead(&lock, st.st_size as u64, pid_namespace) {
+    if !regular || sys::is_in_use(lock.fd(), 0) && !all_dead(&lock, st.st_size as u64, pid_namespace) {
         return 0;
     }
     remove(&dir, &path);
@@ -196,32 +240,25 @@ fn all_dead(lock: &FileLock, bytes: u64, pid_namespace: u64) -> bool {
     }
     let Ok(map) = FileMap::new(lock.fd(), TABLE_BYTES) else { return false };
     let table = Table::new(map);
-    table.check() && table.free_dead(|id| is_dead(id, pid_namespace)).live == 0
-}
-
-fn c_string(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+    let names = Names::new(None, pid_namespace);
+    table.check() && table.free_dead(|suspect| names.is_dead(lock.fd(), suspect)).live == 0
 }
 
 /// The directory of `config`.
-pub(crate) fn directory(config: &ShmConfig) -> io::Result<PathBuf> {
+fn directory(config: &ShmConfig) -> Result<PathBuf, DeviceError> {
     if let Some(path) = &config.directory {
         return Ok(path.clone());
     }
-    Ok(format!("{PARENT}/{}{}", prefix(config.group), sys::namespace("net")?).into())
+    if let Some(folder) = &config.folder {
+        return folder::directory_in(folder, config.group);
+    }
+    let namespace = sys::namespace("net").map_err(os("stat of /proc/self/ns/net"))?;
+    Ok(format!("{PARENT}/{}{namespace}", prefix(config.group)).into())
 }
 
 /// The beginning of the names of the directories of this user, or of the group. The network namespace follows.
 fn prefix(group: Option<u32>) -> String {
-    match group {
-        Some(gid) => format!("netacc-g{gid}-"),
-        None => format!("netacc-{}-", sys::euid()),
-    }
-}
-
-/// The abstract name at which a process listens.
-pub(crate) fn socket_name(pid: u32, token: [u64; 2]) -> Text {
-    Text::of(format_args!("netacc-shm/{pid}/{:016x}{:016x}", token[0], token[1]))
+    format!("{}-", folder::name(group))
 }
 
 /// A process as an opaque address.
@@ -229,23 +266,37 @@ pub(crate) fn address(p: &Process) -> PeerAddress {
     PeerAddress([u64::from(p.slot), u64::from(p.pid), p.token[0], p.token[1]])
 }
 
-/// The process behind an address, or `None` if it cannot be one of ours.
-pub(crate) fn process(a: PeerAddress) -> Option<Process> {
-    let [slot, pid, t0, t1] = a.0;
-    Some(Process { slot: slot.try_into().ok()?, pid: pid.try_into().ok()?, token: [t0, t1] })
+/// This process in the table.
+struct Registered {
+    table: Table,
+    slot: u32,
+    generation: u16,
+    file: FileId,
 }
 
-/// A process of another pid namespace cannot be judged from here, so it counts as alive. A program that was replaced by
-/// exec leaves a slot whose process lives on: no thread listens there any more.
-fn is_dead(id: Identity, pid_namespace: u64) -> bool {
-    if id.pid_namespace != pid_namespace {
-        return false;
+/// Takes a slot of the table.
+fn register(config: &ShmConfig, path: &Path, names: &Names, token: [u64; 2]) -> Result<Registered, DeviceError> {
+    let me = Identity {
+        pid: sys::pid(),
+        start_time: sys::start_time(sys::pid()).unwrap_or(0),
+        pid_namespace: names.pid_namespace,
+        token,
+    };
+    let Opened { table, lock, created } = open_locked(path, config)?;
+    let is_dead = |suspect| names.is_dead(lock.fd(), suspect);
+    let (slot, generation) = table.register(me, is_dead).ok_or(DeviceError::Exhausted { what: "process slot" })?;
+    // If the kernel cannot, dead processes of other pid namespaces count as living. A slot's lock may also be kept by a
+    // forked child of the process that had the slot before.
+    let _ = sys::mark_in_use(lock.fd());
+    if names::lock_slot(lock.fd(), slot).is_ok() {
+        table.record_lock(slot, generation);
     }
-    if sys::start_time(id.pid) != Some(id.start_time) {
-        return true;
+    let file = FileId::of(lock.file()).map_err(os("fstat"))?;
+    drop(lock);
+    if created && config.directory.is_none() && config.folder.is_none() {
+        sweep_siblings(path, config.group);
     }
-    let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
-    id.pid == sys::pid() && sys::connect(&socket_name(id.pid, id.token)).is_err_and(refused)
+    Ok(Registered { table, slot, generation, file })
 }
 
 fn os(operation: &'static str) -> impl Fn(io::Error) -> DeviceError {
@@ -265,7 +316,8 @@ struct Opened {
 }
 
 /// Opens (or creates) directory and table; returns with the lock held by the descriptor.
-fn open_locked(path: &Path, group: Option<u32>) -> Result<Opened, DeviceError> {
+fn open_locked(path: &Path, config: &ShmConfig) -> Result<Opened, DeviceError> {
+    let group = config.group;
     // Bounded: about a second, only ever waited for by a process that starts or ends.
     for _ in 0..1000 {
         let dir = open_directory(path, group)?;
@@ -293,6 +345,14 @@ fn open_locked(path: &Path, group: Option<u32>) -> Result<Opened, DeviceError> {
         let created = st.st_size == 0;
         if (st.st_size as usize) < TABLE_BYTES {
             sys::truncate(lock.fd(), TABLE_BYTES as u64).map_err(os("ftruncate"))?;
+        }
+        if config.folder.is_some() || sys::file_system_bytes(lock.fd()).map_err(os("fstatfs"))? < SMALL_BYTES {
+            if let Err(error) = sys::reserve(lock.fd(), TABLE_BYTES as u64) {
+                if created {
+                    remove(&dir, &c_string(path));
+                }
+                return Err(unavailable("memory for the rendezvous table")(error));
+            }
         }
         let table = Table::new(FileMap::new(lock.fd(), TABLE_BYTES).map_err(os("mmap"))?);
         if !table.check() {

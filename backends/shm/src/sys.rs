@@ -230,13 +230,15 @@ pub(crate) fn epoll_ready(ep: RawFd, out: &mut [u64; 32]) -> usize {
     n
 }
 
-/// An abstract address.
-fn abstract_address(name: &Text) -> (libc::sockaddr_un, libc::socklen_t) {
+/// The address of a name: a path if it begins with a slash, otherwise an abstract one.
+fn address(name: &Text) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: plain structure.
     let mut addr: libc::sockaddr_un = unsafe { zeroed() };
     addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let name = name.as_bytes();
-    for (to, from) in addr.sun_path[1..].iter_mut().zip(name) {
+    // A path is followed by a nul byte, an abstract name follows one.
+    let start = usize::from(!name.starts_with(b"/"));
+    for (to, from) in addr.sun_path[start..].iter_mut().zip(name) {
         *to = *from as libc::c_char;
     }
     let len = size_of::<libc::sa_family_t>() + 1 + name.len();
@@ -249,10 +251,10 @@ fn socket() -> io::Result<OwnedFd> {
     new_high(|| unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
 }
 
-/// Listens on an abstract name of this network namespace.
+/// Listens on a name: an abstract one of this network namespace, or a path.
 pub(crate) fn listen(name: &Text) -> io::Result<OwnedFd> {
     let fd = socket()?;
-    let (addr, len) = abstract_address(name);
+    let (addr, len) = address(name);
     // SAFETY: `addr` is valid for `len` bytes.
     check(unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&addr).cast(), len) })?;
     // SAFETY: no memory involved.
@@ -260,10 +262,10 @@ pub(crate) fn listen(name: &Text) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Connects to an abstract name; does not block.
+/// Connects to a name; does not block.
 pub(crate) fn connect(name: &Text) -> io::Result<OwnedFd> {
     let fd = socket()?;
-    let (addr, len) = abstract_address(name);
+    let (addr, len) = address(name);
     // SAFETY: `addr` is valid for `len` bytes.
     check(unsafe { libc::connect(fd.as_raw_fd(), std::ptr::from_ref(&addr).cast(), len) })?;
     Ok(fd)
@@ -428,6 +430,81 @@ pub(crate) fn unlink_in(dir: RawFd, name: &std::ffi::CStr) -> io::Result<()> {
     check(unsafe { libc::unlinkat(dir, name.as_ptr(), 0) }).map(drop)
 }
 
+/// Removes a file. Allocates nothing.
+pub(crate) fn unlink(name: &Text) -> io::Result<()> {
+    // SAFETY: valid C string.
+    check(unsafe { libc::unlink(name.as_c_str().as_ptr()) }).map(drop)
+}
+
+/// Lets the members of a group connect to a socket that this process has bound to a path. A symbolic link that has
+/// replaced it is not followed.
+pub(crate) fn share_socket(path: &Text, group: u32) -> io::Result<()> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: valid C string.
+    let file = new_high(|| unsafe { libc::open(path.as_c_str().as_ptr(), flags) })?;
+    let st = fstat(file.as_raw_fd())?;
+    if st.st_mode & libc::S_IFMT != libc::S_IFSOCK || st.st_uid != euid() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    // SAFETY: valid C string; `u32::MAX` keeps the owner.
+    check(unsafe { libc::fchownat(file.as_raw_fd(), c"".as_ptr(), u32::MAX, group, libc::AT_EMPTY_PATH) })?;
+    let itself = Text::of(format_args!("/proc/self/fd/{}", file.as_raw_fd()));
+    // SAFETY: valid C string.
+    check(unsafe { libc::chmod(itself.as_c_str().as_ptr(), 0o660) }).map(drop)
+}
+
+/// A path for the kernel.
+pub(crate) fn c_string(path: &std::path::Path) -> std::ffi::CString {
+    use std::os::unix::ffi::OsStrExt;
+    std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+/// The numbers by which the kernel shows users and groups that do not exist in this user namespace; `None` if all
+/// exist in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unmapped {
+    pub user: Option<u32>,
+    pub group: Option<u32>,
+}
+
+impl Unmapped {
+    /// Of this process.
+    pub(crate) fn read() -> Unmapped {
+        let read = |file: &str| netacc_descriptors::read_text(file).unwrap_or_default();
+        let number = |map: &str, file: &str| {
+            // Where the kernel's number cannot be read, it is the usual one.
+            (!maps_all(&read(map))).then(|| read(file).trim().parse().unwrap_or(65_534))
+        };
+        Unmapped {
+            user: number("/proc/self/uid_map", "/proc/sys/kernel/overflowuid"),
+            group: number("/proc/self/gid_map", "/proc/sys/kernel/overflowgid"),
+        }
+    }
+}
+
+/// Whether a map of a user namespace (lines of first number inside, first number outside, count) has every number. It
+/// counts as one that has not if it cannot be read.
+fn maps_all(map: &str) -> bool {
+    map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// The size of the file system of a file.
+pub(crate) fn file_system_bytes(fd: RawFd) -> io::Result<u64> {
+    // SAFETY: plain output structure.
+    let mut st: libc::statfs = unsafe { zeroed() };
+    // SAFETY: valid pointer.
+    check(unsafe { libc::fstatfs(fd, &mut st) })?;
+    // A file system without a limit has no blocks.
+    let bytes = st.f_blocks.saturating_mul(st.f_bsize as u64);
+    Ok(if bytes == 0 { u64::MAX } else { bytes })
+}
+
+/// Gives every part of a file memory, or fails if the file system has not so much.
+pub(crate) fn reserve(fd: RawFd, bytes: u64) -> io::Result<()> {
+    // SAFETY: no memory involved.
+    without_file_size_signal(|| check(unsafe { libc::fallocate(fd, 0, 0, bytes as libc::off_t) })).map(drop)
+}
+
 /// Sets mode and group of a file we own, regardless of the umask.
 pub(crate) fn restrict(fd: RawFd, mode: u32, group: Option<u32>) -> io::Result<()> {
     if let Some(gid) = group {
@@ -558,24 +635,32 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 /// Keeps a file marked as in use for as long as a process has it open; a mapping keeps it open, too. In contrast to
 /// [`FileLock`], any number of processes may mark it.
 pub(crate) fn mark_in_use(fd: RawFd) -> io::Result<()> {
-    let mut lock = first_byte(libc::F_RDLCK);
+    let mut lock = byte(libc::F_RDLCK, 0);
     // SAFETY: valid pointer.
     check(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &mut lock) }).map(drop)
 }
 
-/// Whether a file that was opened again is [marked](mark_in_use) by a process. If that cannot be determined, it counts
-/// as marked.
-pub(crate) fn is_in_use(fd: RawFd) -> bool {
-    let mut lock = first_byte(libc::F_WRLCK);
+/// Keeps a byte of a file locked in the same way; fails if another process has it locked.
+pub(crate) fn lock_byte(fd: RawFd, at: i64) -> io::Result<()> {
+    let mut lock = byte(libc::F_WRLCK, at);
+    // SAFETY: valid pointer.
+    check(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &mut lock) }).map(drop)
+}
+
+/// Whether a process has [marked](mark_in_use) a file that was opened again (byte 0), or [locked](lock_byte) the byte. If
+/// that cannot be determined, it counts as locked.
+pub(crate) fn is_in_use(fd: RawFd, at: i64) -> bool {
+    let mut lock = byte(libc::F_WRLCK, at);
     // SAFETY: valid pointer.
     let rc = unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &mut lock) };
     rc != 0 || lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
-fn first_byte(kind: libc::c_int) -> libc::flock {
+fn byte(kind: libc::c_int, at: i64) -> libc::flock {
     // SAFETY: plain structure; the process number must be 0 for locks of this kind.
     let mut lock: libc::flock = unsafe { zeroed() };
-    (lock.l_type, lock.l_whence, lock.l_len) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short, 1);
+    (lock.l_type, lock.l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    (lock.l_start, lock.l_len) = (at, 1);
     lock
 }
 

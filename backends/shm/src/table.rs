@@ -41,6 +41,8 @@ struct Slot {
     token: [AtomicU64; 2],
     /// Generation in the high half, port for links from other hosts in the low half.
     link_port: AtomicU64,
+    /// Generation in the high half if that process keeps the slot's lock.
+    locked: AtomicU64,
 }
 
 #[repr(C)]
@@ -67,7 +69,9 @@ pub(crate) const TABLE_BYTES: usize = std::mem::size_of::<Layout>();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub slot: u32,
+    /// Its number in its own PID namespace.
     pub pid: u32,
+    pub pid_namespace: u64,
     pub token: [u64; 2],
 }
 
@@ -78,6 +82,15 @@ pub(crate) struct Identity {
     pub start_time: u64,
     pub pid_namespace: u64,
     pub token: [u64; 2],
+}
+
+/// A registered process whose life is in question.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspect {
+    pub slot: u32,
+    pub identity: Identity,
+    /// It keeps the slot's lock while it lives.
+    pub locked: bool,
 }
 
 /// The result of [`Layout::free_dead`].
@@ -126,16 +139,14 @@ impl Layout {
     }
 
     /// Takes a free slot, or one whose process `is_dead`; returns it with its generation. Under the lock.
-    pub(crate) fn register(&self, me: Identity, is_dead: impl Fn(Identity) -> bool) -> Option<(u32, u16)> {
+    pub(crate) fn register(&self, me: Identity, is_dead: impl Fn(Suspect) -> bool) -> Option<(u32, u16)> {
         // A dead process's slot before a free one, so that crashes leave no more slots than necessary. Slots that were
         // never used come last: the search ends there.
         let slots = &self.slots;
         let used = slots.iter().position(|s| s.state.load(Acquire) == 0).unwrap_or(SLOTS);
         let taken = |s: &Slot| s.state.load(Acquire) as u32 != 0;
-        let index = slots[..used]
-            .iter()
-            .position(|s| taken(s) && is_dead(s.identity()))
-            .or_else(|| slots.iter().position(|s| !taken(s)))?;
+        let dead = (0..).zip(&slots[..used]).position(|(index, s)| taken(s) && is_dead(s.suspect(index)));
+        let index = dead.or_else(|| slots.iter().position(|s| !taken(s)))?;
         let slot = &slots[index];
         let generation = next_generation(slot.state.load(Acquire));
         slot.state.store(u64::from(generation) << 32, Relaxed);
@@ -159,15 +170,15 @@ impl Layout {
 
     /// Frees the slots of dead processes; returns how many processes remain and how many slots were freed. Under the lock.
     /// Allocates nothing.
-    pub(crate) fn free_dead(&self, is_dead: impl Fn(Identity) -> bool) -> Swept {
+    pub(crate) fn free_dead(&self, is_dead: impl Fn(Suspect) -> bool) -> Swept {
         let mut swept = Swept::default();
         // Slots that were never used come last: reading them would allocate memory.
-        for s in self.slots.iter().take_while(|s| s.state.load(Acquire) != 0) {
+        for (index, s) in (0..).zip(self.slots.iter().take_while(|s| s.state.load(Acquire) != 0)) {
             let state = s.state.load(Acquire);
             if state as u32 == 0 {
                 continue;
             }
-            if is_dead(s.identity()) {
+            if is_dead(s.suspect(index)) {
                 s.state.store(state >> 32 << 32, Release);
                 swept.freed += 1;
             } else {
@@ -203,13 +214,21 @@ impl Layout {
         fence(Acquire);
         // Otherwise another process has the slot now, and these are words of both.
         let unchanged = s.state.load(Relaxed) == state;
-        (unchanged && identity.pid != 0).then_some(Process { slot, pid: identity.pid, token: identity.token })
+        let Identity { pid, pid_namespace, token, .. } = identity;
+        (unchanged && pid != 0).then_some(Process { slot, pid, pid_namespace, token })
     }
 
     /// Whether a process of that number is registered.
     pub(crate) fn has_process(&self, pid: u32) -> bool {
         let used = self.slots.iter().take_while(|s| s.state.load(Acquire) != 0);
         (0..).zip(used).filter_map(|(slot, _)| self.process(slot)).any(|process| process.pid == pid)
+    }
+
+    /// Records that the process of a slot keeps the slot's lock while it lives.
+    pub(crate) fn record_lock(&self, slot: u32, generation: u16) {
+        if let Some(s) = self.slots.get(slot as usize) {
+            s.locked.store(u64::from(generation) << 32, Release);
+        }
     }
 
     /// Records the port at which the process of a slot accepts links from other hosts.
@@ -299,6 +318,12 @@ impl Layout {
 }
 
 impl Slot {
+    fn suspect(&self, slot: u32) -> Suspect {
+        let generation = self.state.load(Relaxed) >> 32;
+        let locked = generation != 0 && self.locked.load(Relaxed) >> 32 == generation;
+        Suspect { slot, identity: self.identity(), locked }
+    }
+
     fn identity(&self) -> Identity {
         Identity {
             pid: u32::try_from(self.pid.load(Relaxed)).unwrap_or(0),
@@ -338,7 +363,7 @@ mod tests {
         let t = table();
         let (slot, g) = t.register(identity(7), |_| false).unwrap();
         assert!(t.publish(99, slot, g, 5));
-        assert_eq!(t.lookup(99), Some((Process { slot, pid: 7, token: [1, 2] }, 5)));
+        assert_eq!(t.lookup(99), Some((Process { slot, pid: 7, pid_namespace: 1, token: [1, 2] }, 5)));
         t.withdraw(99, slot, g, 6);
         assert!(t.lookup(99).is_some(), "another stream's withdrawal is ignored");
         t.withdraw(99, slot, g, 5);
@@ -373,7 +398,7 @@ mod tests {
         assert!(!t.publish(1000, a, ga, 0));
         let (b, gb) = t.register(identity(2), |_| false).unwrap();
         assert!(!t.publish(1000, b, gb, 0));
-        assert_eq!(t.free_dead(|id| id.pid == 1), Swept { live: 1, freed: 1 });
+        assert_eq!(t.free_dead(|s| s.identity.pid == 1), Swept { live: 1, freed: 1 });
         assert!(t.publish(1000, b, gb, 3));
         assert_eq!(t.lookup(1000).map(|(p, s)| (p.pid, s)), Some((2, 3)));
         assert_eq!(t.lookup(1), None);
@@ -388,7 +413,7 @@ mod tests {
         }
         assert!(t.register(identity(9999), |_| false).is_none());
         assert!(t.publish(5, 17, 1, 1));
-        let (slot, g) = t.register(identity(9999), |id| id.pid == 17).unwrap();
+        let (slot, g) = t.register(identity(9999), |s| s.identity.pid == 17).unwrap();
         assert_eq!((slot, g), (17, 2));
         assert_eq!(t.lookup(5), None);
         t.unregister(17, 1);
@@ -416,7 +441,7 @@ mod tests {
             t.publish(key, slot, 1, 2);
             t.withdraw(key, slot, 1, 2);
             t.unregister(slot, 1);
-            t.free_dead(|id| id.pid % 2 == 0);
+            t.free_dead(|s| s.identity.pid % 2 == 0);
             t.free_stale(&[0..TABLE_BYTES as u64, next()..next()]);
             t.register(identity(3), |_| false);
         }

@@ -118,6 +118,8 @@ pub struct LogConfig {
 pub struct ShmConfig {
     /// `NACC_SHM_GROUP`: the group that may share a link besides the same user; `None` is no group.
     pub group: Option<Group>,
+    /// `NACC_SHM_DIR`: the folder that containers of this host share; `None` is no folder.
+    pub folder: Option<PathBuf>,
 }
 
 /// RDMA devices.

@@ -352,6 +352,20 @@ pub static KEYS: &[Key] = &[
         },
     )
     .ours(),
+    // Absolute, as below; the address of a socket in it has 107 bytes.
+    text(
+        "NACC_SHM_DIR",
+        "an absolute path of at most 64 bytes without control characters or double quotes, or empty for no folder",
+        |c| c.shm.folder.as_ref().map_or(String::new(), |path| path.to_string_lossy().into_owned()),
+        |c, text| {
+            let allowed = text.is_empty() || text.starts_with('/') && text.len() <= 64;
+            if allowed {
+                c.shm.folder = (!text.is_empty()).then(|| text.into());
+            }
+            allowed
+        },
+    )
+    .ours(),
     // Absolute: the program may change its folder before its first socket.
     text(
         "NACC_PSK_FILE",

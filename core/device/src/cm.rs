@@ -209,6 +209,8 @@ pub enum Obstacle {
     NotOffered,
     /// The process at the other end uses links, but is in no directory that this one can see.
     Apart,
+    /// No process of the containers that share the directory has the other end.
+    Elsewhere,
 }
 
 /// The number of a stream that only its holder can number: see [`Directory::resolve`].

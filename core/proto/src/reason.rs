@@ -118,6 +118,9 @@ reasons! {
     /// The peer's process runs the library, but does not share this one's directory of connections: its mount namespace
     /// or `NACC_SHM_GROUP` is another.
     PeerApart = 40, "peer-apart";
+    /// No process of the folder `NACC_SHM_DIR` offers the other end: it is on another host or without that folder, is not
+    /// accelerated, or sees other addresses, because they are translated on the way.
+    PeerElsewhere = 41, "peer-elsewhere";
     /// A code that this version does not define.
     Unknown = 65535, "unknown";
 }

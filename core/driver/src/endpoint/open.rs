@@ -51,6 +51,7 @@ impl Endpoint {
             Some(Obstacle::NotAccepted) => Reason::PeerNotAccepted,
             Some(Obstacle::NotOffered) => Reason::PeerKeepsTcp,
             Some(Obstacle::Apart) => Reason::PeerApart,
+            Some(Obstacle::Elsewhere) => Reason::PeerElsewhere,
             _ => Reason::PeerNotFound,
         }
     }

@@ -148,6 +148,9 @@ fn request(
     if !are_of_one_host(source.ip(), to.ip()) {
         return None;
     }
+    if !may_flow(endpoint, source) {
+        return None;
+    }
     let hosts = [to.ip(), Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     let (peer, number) = hosts.into_iter().find_map(|ip| {
         let theirs = FourTuple { local: SocketAddr::new(ip, 0), remote: SocketAddr::new(ip, to.port()) };
@@ -163,9 +166,15 @@ fn request(
     endpoint.request_flow(peer, OUTBOX_LEN, &Request { number, source, destination: to.ip() }.encode()).ok()
 }
 
+/// Whether the processes that can request a flow from `source`, or be requested to accept one, are trusted: nothing but
+/// their word says that they have the sockets that they name.
+fn may_flow(endpoint: &Endpoint, source: SocketAddr) -> bool {
+    endpoint.directory().trusts(&FourTuple { local: source, remote: source })
+}
+
 /// A peer requests a flow to a socket of this process. The length of the region for it; `None`: it is refused.
-pub(super) fn requested(rt: &Runtime, id: ConnectionId, request: &[u8]) -> Option<usize> {
-    let request = Request::decode(request)?;
+pub(super) fn requested(rt: &Runtime, endpoint: &Endpoint, id: ConnectionId, request: &[u8]) -> Option<usize> {
+    let request = Request::decode(request).filter(|request| may_flow(endpoint, request.source))?;
     let socket = rt.flows.socket(request.number).filter(|socket| !socket.is_kernel_only())?;
     //= spec §10.2.2
     //# The receiver accepts a flow only if the kernel has brought the socket a datagram from that address.

@@ -111,7 +111,7 @@ impl ReadySink for Sink {
     }
 
     fn flow_requested(&self, id: ConnectionId, _: PeerAddress, request: &[u8]) -> Option<usize> {
-        get().and_then(|rt| flows::requested(rt, id, request))
+        get().and_then(|rt| flows::requested(rt, rt.endpoint()?, id, request))
     }
 
     fn flow_established(&self, id: ConnectionId, flow: Flow) {
