@@ -28,7 +28,7 @@ use crate::config::MIN_SEGMENT_BYTES;
 use crate::device::ShmDevice;
 use crate::layout::{DOORBELL_BYTES, SLAB_OFFSET};
 use crate::limits;
-use crate::manager::{Manager, KICK, LISTENER};
+use crate::manager::{Manager, KICK, LISTENER, PROBE};
 use crate::map::Range;
 use crate::pair::{Control, PairSlot, Phase, QpControl, Waiting, DEAD, FREE, HANDSHAKE, LIVE};
 use crate::pairs::qp_id;
@@ -207,10 +207,16 @@ impl ShmDevice {
         for &tag in &tags[..ready] {
             match tag {
                 LISTENER => self.accept_sockets(cm),
-                KICK => sys::drain(self.kick()),
-                pair => {
-                    if let Some(slot) = self.pairs.get(pair as usize) {
+                KICK => {
+                    sys::drain(self.kick());
+                    self.prove_wanted(cm);
+                }
+                tag => {
+                    let Some(slot) = self.pairs.get((tag & !PROBE) as usize) else { continue };
+                    if tag & PROBE == 0 {
                         self.pump(cm, slot);
+                    } else {
+                        self.pump_probe(slot);
                     }
                 }
             }
@@ -244,7 +250,7 @@ impl ShmDevice {
     }
 
     /// Begins a pair with a process that we want to connect to.
-    fn begin_pair<'a>(&'a self, cm: &mut Manager, peer: PeerAddress) -> Result<&'a PairSlot, CmError> {
+    pub(crate) fn begin_pair<'a>(&'a self, cm: &mut Manager, peer: PeerAddress) -> Result<&'a PairSlot, CmError> {
         let process = self.rendezvous.process(peer).ok_or(CmError::Unreachable)?;
         let fd = match self.rendezvous.names.connect(&process) {
             Ok(fd) => fd,
@@ -348,8 +354,19 @@ impl ShmDevice {
                 Ok(())
             }
             Message::Close { qp } if live => self.closed(slot, qp),
+            _ if live && self.spans_namespaces() => self.handle_proof(cm, slot, message),
             _ => Err(Violation),
         }
+    }
+
+    fn handle_proof(&self, cm: &mut Manager, slot: &PairSlot, message: Message) -> Result<(), Violation> {
+        match message {
+            Message::Probe { address } => self.probe(slot, address),
+            Message::Probing { address, port } => self.probing(slot, address, port),
+            Message::Probed { nonce } => self.probed(cm, slot, nonce),
+            _ => return Err(Violation),
+        }
+        Ok(())
     }
 
     /// The peer of a pair has been identified.
@@ -403,6 +420,9 @@ impl ShmDevice {
             if let Err(error) = self.request(slot, control, waiting) {
                 cm.failed(id, error);
             }
+        }
+        if self.spans_namespaces() {
+            sys::ring(self.kick());
         }
         Ok(())
     }
@@ -506,7 +526,7 @@ impl ShmDevice {
     }
 
     /// Sends now, or as soon as there is room. A peer that never reads is cut off.
-    fn send(&self, slot: &PairSlot, control: &mut Control, message: Message, fds: &[RawFd]) {
+    pub(crate) fn send(&self, slot: &PairSlot, control: &mut Control, message: Message, fds: &[RawFd]) {
         control.outgoing.push_back((message, fds.to_vec()));
         self.flush(slot, control);
         if control.outgoing.len() > MAX_OUTGOING {
@@ -545,6 +565,9 @@ impl ShmDevice {
         slot.state.store(if was_live { DEAD } else { FREE }, Release);
         cm.strangers.retain(|&p| p != slot.index);
         cm.pairs.retain(|_, p| *p != slot.index);
+        if let Some(peer) = control.peer {
+            self.routes.forget(peer);
+        }
         cm.incoming.retain(|_, (p, _)| *p != slot.index);
         for waiting in control.waiting.drain(..) {
             cm.events.push_back(CmEvent::Failed { id: waiting.id, error: CmError::Unreachable });

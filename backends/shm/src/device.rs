@@ -30,6 +30,7 @@ use crate::pair::{PairSlot, LIVE};
 use crate::pairs::Pairs;
 use crate::qp::{Posts, QpLocal, Stamp, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
 use crate::rendezvous::{self, Rendezvous};
+use crate::routes::Routes;
 use crate::sync;
 use crate::sys;
 
@@ -53,6 +54,7 @@ pub struct ShmDevice {
     /// Listener, epoll, kick and doorbell page. Atomics for a forked child, which must not lock.
     own_fds: [AtomicI32; 4],
     pub(crate) descriptors: Descriptors,
+    pub(crate) routes: Routes,
     pub(crate) cm: Mutex<Manager>,
 }
 
@@ -93,6 +95,7 @@ impl ShmDevice {
             doorbell,
             own_fds: [keep(listener), keep(epoll), keep(kick), keep(doorbell_fd)],
             descriptors: Descriptors::default(),
+            routes: Routes::default(),
             cm: Mutex::new(Manager::default()),
         }))
     }
@@ -164,7 +167,7 @@ impl ShmDevice {
     }
 
     fn all_fds(&self) -> impl Iterator<Item = &AtomicI32> {
-        let pairs = self.pairs.iter().flat_map(|p| p.wake.iter().chain([&p.sock]));
+        let pairs = self.pairs.iter().flat_map(|p| p.wake.iter().chain([&p.sock, &p.probe]));
         self.own_fds.iter().chain(self.cqs.iter().map(|c| &c.fd)).chain(pairs)
     }
 

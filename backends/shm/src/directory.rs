@@ -90,6 +90,7 @@ impl Directory for ShmDevice {
 
     fn lookup(&self, t: &FourTuple) -> Option<(PeerAddress, u32)> {
         let (process, stream) = self.rendezvous.table.lookup(self.key(&t.reversed()))?;
+        self.is_at_address(&process, t).then_some(())?;
         Some((rendezvous::address(&process), stream))
     }
 

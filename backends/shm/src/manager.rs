@@ -7,6 +7,8 @@ use netacc_device::{CmError, CmEvent, ConnectionId, PeerAddress};
 /// Epoll tags that are not pair indices.
 pub(crate) const LISTENER: u64 = u64::MAX;
 pub(crate) const KICK: u64 = u64::MAX - 1;
+/// Marks the tag of the socket at which a process listens for a pair's peer.
+pub(crate) const PROBE: u64 = 1 << 32;
 
 /// State of the connection manager.
 #[derive(Default)]

@@ -55,6 +55,8 @@ pub(crate) struct PairSlot {
     pub own: AtomicBool,
     /// The pair's socket, or -1. Atomic only for a forked child, which must not lock.
     pub sock: AtomicI32,
+    /// The socket at which we listen for the peer at an address, or -1.
+    pub probe: AtomicI32,
     /// The peer's wake descriptors, or -1. The peer sends one when it was woken on that queue without it.
     pub wake: [AtomicI32; CQS],
     /// Held while a wake descriptor is written or closed, so that no write hits a reused number.
@@ -143,6 +145,7 @@ impl PairSlot {
             kernel_operation: AtomicU32::new(0),
             own: AtomicBool::new(false),
             sock: AtomicI32::new(-1),
+            probe: AtomicI32::new(-1),
             wake: [const { AtomicI32::new(-1) }; CQS],
             wake_fds: Mutex::new(()),
             control: Mutex::new(Control::default()),
@@ -264,9 +267,19 @@ impl PairSlot {
         open.map(sys::close).count()
     }
 
+    /// Closes the socket at which we listen for the peer.
+    pub(crate) fn close_probe(&self, epoll: RawFd) {
+        let probe = self.probe.swap(-1, AcqRel);
+        if probe >= 0 {
+            sys::epoll_remove(epoll, probe);
+            sys::close(probe);
+        }
+    }
+
     /// Closes every descriptor of the pair. `control` is held.
     pub(crate) fn close_fds(&self, epoll: RawFd) {
         self.close_wakes();
+        self.close_probe(epoll);
         let sock = self.sock.swap(-1, AcqRel);
         if sock >= 0 {
             sys::epoll_remove(epoll, sock);

@@ -2,6 +2,8 @@
 //!
 //! Packets keep their order and their boundaries (SOCK_SEQPACKET), so a message is complete or refused.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use netacc_device::{RemoteKey, RemoteRegion, MAX_PRIVATE_DATA};
 
 /// Largest packet.
@@ -30,6 +32,12 @@ pub(crate) enum Message {
     /// Wakes the threads that sleep on a completion queue of the receiver's, for a sender that has no wake descriptor
     /// of it. `wants_fd`: the sender requests one.
     Wake { cq: u8, wants_fd: bool },
+    /// Requests that the receiver opens a UDP socket at an address.
+    Probe { address: IpAddr },
+    /// The port of that socket; 0: it cannot be opened.
+    Probing { address: IpAddr, port: u16 },
+    /// A datagram that has come there.
+    Probed { nonce: [u64; 2] },
 }
 
 impl Message {
@@ -64,6 +72,18 @@ impl Message {
             Message::Close { qp } => put_head(&mut p, 6, 0, *qp),
             Message::WakeFd { cq } => p.extend([7, *cq, 0, 0]),
             Message::Wake { cq, wants_fd } => p.extend([8, *cq, u8::from(*wants_fd), 0]),
+            Message::Probe { address } => {
+                p.extend([9, 0, 0, 0]);
+                p.extend(octets(*address));
+            }
+            Message::Probing { address, port } => {
+                put_head(&mut p, 10, 0, *port);
+                p.extend(octets(*address));
+            }
+            Message::Probed { nonce } => {
+                p.extend([11, 0, 0, 0]);
+                nonce.iter().for_each(|word| p.extend(word.to_le_bytes()));
+            }
         }
         p
     }
@@ -100,9 +120,25 @@ impl Message {
             6 => exact(4).and(Some(Message::Close { qp: u16_at(2)? })),
             7 => exact(4).and(Some(Message::WakeFd { cq: byte })),
             8 => exact(4).and(Some(Message::Wake { cq: byte, wants_fd: p[2] != 0 })),
+            9 => exact(20).and(Some(Message::Probe { address: address_at(p, 4)? })),
+            10 => exact(20).and(Some(Message::Probing { address: address_at(p, 4)?, port: u16_at(2)? })),
+            11 => exact(20).and(Some(Message::Probed { nonce: [u64_at(4)?, u64_at(12)?] })),
             _ => None,
         }
     }
+}
+
+/// IPv4 as IPv4-mapped IPv6.
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn address_at(p: &[u8], at: usize) -> Option<IpAddr> {
+    let octets: [u8; 16] = p.get(at..at + 16)?.try_into().ok()?;
+    Some(Ipv6Addr::from(octets).to_canonical())
 }
 
 fn put_head(p: &mut Vec<u8>, kind: u8, byte: u8, qp: u16) {
@@ -134,6 +170,9 @@ mod tests {
             Message::WakeFd { cq: 7 },
             Message::Wake { cq: 6, wants_fd: true },
             Message::Wake { cq: 0, wants_fd: false },
+            Message::Probe { address: [10, 0, 0, 1].into() },
+            Message::Probing { address: [0xfd00, 0, 0, 0, 0, 0, 0, 1].into(), port: 54321 },
+            Message::Probed { nonce: [1, u64::MAX] },
         ] {
             let p = m.encode();
             assert!(p.len() <= MAX_PACKET);
