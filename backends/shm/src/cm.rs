@@ -362,7 +362,7 @@ impl ShmDevice {
     fn handle_proof(&self, cm: &mut Manager, slot: &PairSlot, message: Message) -> Result<(), Violation> {
         match message {
             Message::Probe { address } => self.probe(slot, address),
-            Message::Probing { address, port } => self.probing(slot, address, port),
+            Message::Probing { address, port } => self.probing(cm, slot, address, port),
             Message::Probed { nonce } => self.probed(cm, slot, nonce),
             _ => return Err(Violation),
         }

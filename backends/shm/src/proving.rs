@@ -2,9 +2,10 @@
 //! connection manager.
 //!
 //! The opener sends `Probe` with the address. The acceptor opens a UDP socket at that address and answers with its port,
-//! the opener sends a nonce there, and the acceptor returns on the pair's socket what it has received.
+//! the opener sends a nonce there, and the acceptor returns on the pair's socket what it has received. `Probe` without an
+//! address closes the UDP socket.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
@@ -56,7 +57,7 @@ impl ShmDevice {
                 // It is asked once the handshake is over.
                 Ok(_) => {}
                 // Repeated after a while, if a connection needs it.
-                Err(_) => self.routes.ask(route, nonce, now),
+                Err(_) => self.routes.refuse(route, now),
             }
         }
     }
@@ -64,7 +65,10 @@ impl ShmDevice {
     /// Listens at an address for a peer. It may name any; only those of this network namespace can be bound.
     pub(crate) fn probe(&self, slot: &PairSlot, address: IpAddr) {
         self.end_probe(slot);
-        let opened = (!address.is_unspecified() && self.may_open(1)).then(|| bind(address).ok()).flatten();
+        if address.is_unspecified() {
+            return;
+        }
+        let opened = self.may_open(1).then(|| bind(address).ok()).flatten();
         let port = opened.map_or(0, |(socket, port)| {
             let tag = PROBE | u64::from(slot.index);
             if sys::epoll_set(self.epoll(), true, socket.as_raw_fd(), tag, false).is_err() {
@@ -77,9 +81,13 @@ impl ShmDevice {
     }
 
     /// The peer listens at an address: sends it the nonce there.
-    pub(crate) fn probing(&self, slot: &PairSlot, address: IpAddr, port: u16) {
+    pub(crate) fn probing(&self, cm: &mut Manager, slot: &PairSlot, address: IpAddr, port: u16) {
         let Some(peer) = slot.control.lock().peer else { return };
-        let Some((route, nonce)) = self.routes.asked(peer, address).filter(|_| port != 0) else { return };
+        let Some((route, nonce)) = self.routes.asked(peer, address) else { return };
+        if port == 0 {
+            self.routes.refuse(route, Instant::now());
+            return self.prove_wanted(cm);
+        }
         let _number = netacc_descriptors::borrow();
         // If it cannot be sent, the route stays unproven, and connections stay on TCP.
         let Ok(socket) = UdpSocket::bind((route.local, 0)) else { return };
@@ -107,8 +115,9 @@ impl ShmDevice {
     /// The peer has received a nonce.
     pub(crate) fn probed(&self, cm: &mut Manager, slot: &PairSlot, nonce: [u64; 2]) {
         let peer = slot.control.lock().peer;
-        if let Some(peer) = peer {
-            self.routes.received(peer, nonce);
+        if peer.is_some_and(|peer| self.routes.received(peer, nonce)) {
+            let end = Message::Probe { address: Ipv6Addr::UNSPECIFIED.into() };
+            self.send(slot, &mut slot.control.lock(), end, &[]);
         }
         self.prove_wanted(cm);
     }

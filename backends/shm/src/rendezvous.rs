@@ -101,11 +101,13 @@ impl Rendezvous {
         }
     }
 
-    /// The process behind an address, if it is still in the table.
+    /// The process behind an address, or `None` if it cannot be one of ours. One that is not in the table, or has left it,
+    /// must be of this PID namespace.
     pub(crate) fn process(&self, a: PeerAddress) -> Option<Process> {
         let [slot, pid, t0, t1] = a.0;
-        let process = self.table.process(slot.try_into().ok()?)?;
-        (u64::from(process.pid) == pid && process.token == [t0, t1]).then_some(process)
+        let (slot, pid, token) = (slot.try_into().ok()?, pid.try_into().ok()?, [t0, t1]);
+        let known = self.table.process(slot).filter(|known| known.pid == pid && known.token == token);
+        Some(known.unwrap_or(Process { slot, pid, pid_namespace: self.names.pid_namespace, token }))
     }
 
     /// No process finds this one any more.

@@ -33,6 +33,10 @@ enum State {
         nonce: [u64; 2],
         at: Instant,
     },
+    /// It could not be asked, or the address is not one of its own.
+    Refused {
+        at: Instant,
+    },
     Proven,
 }
 
@@ -47,7 +51,9 @@ impl Routes {
         match known.get(&route) {
             Some(State::Proven) => return None,
             Some(State::Wanted) => return Some(true),
-            Some(State::Asked { at, .. }) if now.saturating_duration_since(*at) < PATIENCE => return Some(false),
+            Some(State::Asked { at, .. } | State::Refused { at }) if now.saturating_duration_since(*at) < PATIENCE => {
+                return Some(false)
+            }
             _ => {}
         }
         if known.len() >= MAX_ROUTES {
@@ -79,6 +85,11 @@ impl Routes {
         self.0.lock().insert(route, State::Asked { nonce, at });
     }
 
+    /// The peer cannot prove it now.
+    pub(crate) fn refuse(&self, route: Route, at: Instant) {
+        self.0.lock().insert(route, State::Refused { at });
+    }
+
     /// The question that is open for a peer.
     pub(crate) fn asked(&self, peer: PeerAddress, remote: IpAddr) -> Option<(Route, [u64; 2])> {
         let known = self.0.lock();
@@ -88,13 +99,13 @@ impl Routes {
         })
     }
 
-    /// The peer has received something at the address that it was asked for. Anything but the nonce proves nothing.
-    pub(crate) fn received(&self, peer: PeerAddress, received: [u64; 2]) {
-        for (_, state) in self.0.lock().iter_mut().filter(|(route, _)| route.peer == peer) {
-            if matches!(state, State::Asked { nonce, .. } if *nonce == received) {
-                *state = State::Proven;
-            }
-        }
+    /// The peer has received something at the address that it was asked for. Returns whether that is the nonce: anything
+    /// else proves nothing.
+    pub(crate) fn received(&self, peer: PeerAddress, received: [u64; 2]) -> bool {
+        let mut known = self.0.lock();
+        let is_it = |state: &State| matches!(state, State::Asked { nonce, .. } if *nonce == received);
+        let asked = known.iter_mut().find(|(route, state)| route.peer == peer && is_it(state));
+        asked.map(|(_, state)| *state = State::Proven).is_some()
     }
 
     /// The peer is gone.
@@ -122,14 +133,26 @@ mod tests {
         assert_eq!(routes.wanted(now), [], "one question at a time");
         assert_eq!(routes.asked(one.peer, one.remote), Some((one, [7, 8])));
         assert_eq!(routes.asked(one.peer, other.remote), None);
-        routes.received(route(2, 2).peer, [7, 8]);
-        routes.received(one.peer, [7, 9]);
+        assert!(!routes.received(route(2, 2).peer, [7, 8]) && !routes.received(one.peer, [7, 9]));
         assert_eq!(routes.check(one, now), Some(false));
-        routes.received(one.peer, [7, 8]);
+        assert!(routes.received(one.peer, [7, 8]));
         assert_eq!((routes.check(one, now), routes.check(other, now)), (None, Some(true)));
         assert_eq!(routes.wanted(now), [other]);
         routes.forget(one.peer);
         assert_eq!(routes.check(one, now), Some(true), "another process may have its place");
+    }
+
+    #[test]
+    fn a_refusal_makes_room_for_the_next_question() {
+        let (routes, now) = (Routes::default(), Instant::now());
+        routes.check(route(1, 2), now);
+        routes.ask(route(1, 2), [1, 1], now);
+        routes.check(route(1, 3), now);
+        routes.refuse(route(1, 2), now);
+        assert_eq!(routes.wanted(now), [route(1, 3)]);
+        assert!(!routes.received(route(1, 2).peer, [1, 1]), "too late");
+        assert_eq!(routes.check(route(1, 2), now), Some(false));
+        assert_eq!(routes.check(route(1, 2), now + PATIENCE), Some(true));
     }
 
     #[test]
@@ -145,7 +168,9 @@ mod tests {
     #[test]
     fn routes_without_end_take_no_memory_without_end() {
         let routes = Routes::default();
-        (0..3 * MAX_ROUTES as u64).for_each(|peer| drop(routes.check(route(peer, 1), Instant::now())));
+        (0..3 * MAX_ROUTES as u64).for_each(|peer| {
+            routes.check(route(peer, 1), Instant::now());
+        });
         assert!(routes.0.lock().len() <= MAX_ROUTES);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) enum Message {
     /// Wakes the threads that sleep on a completion queue of the receiver's, for a sender that has no wake descriptor
     /// of it. `wants_fd`: the sender requests one.
     Wake { cq: u8, wants_fd: bool },
-    /// Requests that the receiver opens a UDP socket at an address.
+    /// Requests that the receiver opens a UDP socket at an address, or closes it, for the unspecified address.
     Probe { address: IpAddr },
     /// The port of that socket; 0: it cannot be opened.
     Probing { address: IpAddr, port: u16 },

@@ -86,7 +86,7 @@ fn every_key_reaches_its_field() {
          NACC_ENABLE_RDMA_DEFAULT=0\nNACC_LOG_LEVEL=0\nNACC_LOG_PATH=''\nNACC_SOR_AFFINITY=1-3\n\
          NACC_CONN_TCP_FIRST=1\nNACC_BACKEND=shm\nNACC_POLICY=abort\nNACC_RING_SIZE=4096\n\
          NACC_PROMOTE_AFTER=0\nNACC_KEEP_PRELOAD=0\nNACC_STATIC=0\nNACC_DATAGRAMS=0\nNACC_PATH_CHOICE=link\nNACC_FAST_CONNECT=1\nNACC_POLL_MS=0\nNACC_COMP_VECTOR=3\n\
-         NACC_DEBUG=1\nNACC_SHM_GROUP=redis\nNACC_PSK_FILE=/etc/netacc.key\n",
+         NACC_DEBUG=1\nNACC_SHM_GROUP=redis\nNACC_SHM_DIR=/run/pod\nNACC_PSK_FILE=/etc/netacc.key\n",
     );
     assert_eq!(problems, [""; 0]);
     assert_eq!(
@@ -108,6 +108,7 @@ fn every_key_reaches_its_field() {
     assert_eq!(config.log.effective_level(), LogLevel::Trace);
     assert_eq!((config.backend, config.unseen_io), (Backend::Shm, UnseenIoPolicy::Abort));
     assert_eq!(config.shm.group, Some(Group::Name("redis".into())));
+    assert_eq!(config.shm.folder.as_deref(), Some(Path::new("/run/pod")));
     assert_eq!(config.links.key_file.as_deref(), Some(Path::new("/etc/netacc.key")));
     assert!(config.accelerate && !config.acceleration_allowed());
 }
@@ -316,6 +317,7 @@ fn settings() -> impl Strategy<Value = Vec<(&'static str, String)>> {
             .boxed(),
         prop::sample::select(vec!["measured", "link"]).prop_map(|word| ("NACC_PATH_CHOICE", word.to_owned())).boxed(),
         "|[0-9]{1,9}|[a-z_][A-Za-z0-9_.-]{0,30}".prop_map(|t| ("NACC_SHM_GROUP", t)).boxed(),
+        prop::sample::select(vec!["", "/run/pod"]).prop_map(|path| ("NACC_SHM_DIR", path.to_owned())).boxed(),
         prop::sample::select(vec!["", "/etc/netacc.key"]).prop_map(|path| ("NACC_PSK_FILE", path.to_owned())).boxed(),
         prop::sample::select(vec!["", "10.99.0.1", "fd99::1"])
             .prop_map(|address| ("NACC_VERBS_ADDRESS", address.to_owned()))

@@ -1,0 +1,36 @@
+"""Runs a command under a system call filter that refuses, as Docker's default profile does, what a container has no use for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+
+#: Calls of x86-64 that Docker's default profile refuses to a container without capabilities, and that a library
+#: for networking might make: mount, setns, unshare, kexec_load, process_vm_readv and _writev, kcmp, bpf,
+#: userfaultfd, perf_event_open, open_by_handle_at, io_uring_setup, _enter and _register, pidfd_getfd.
+REFUSED = [165, 308, 272, 246, 310, 311, 312, 321, 323, 298, 304, 425, 426, 427, 438]
+
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
+ALLOW, REFUSE = 0x7FFF0000, 0x00050001  # the latter with EPERM
+
+
+def install() -> None:
+    """Confines this process and those that it starts."""
+    program = [(LOAD, 0, 0, 0)]
+    for position, number in enumerate(REFUSED):
+        program.append((JUMP_IF_EQUAL, len(REFUSED) - position, 0, number))
+    program += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, REFUSE)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    header = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for arguments in ((PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0)):
+        if libc.prctl(*arguments) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
+
+
+if __name__ == "__main__":
+    install()
+    os.execvp(sys.argv[1], sys.argv[1:])

@@ -1,0 +1,416 @@
+"""Two containers of one host, made of namespaces as a container runtime makes them: they find each other through a
+shared folder and nothing else, and without it they stay on TCP with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.apps.lib.paths import REPO, binaries
+
+pytestmark = pytest.mark.usefixtures("library")
+
+#: Mount, PID and IPC namespaces of its own, with a shell that prepares the mounts.
+UNSHARE = ["unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]
+USER = ["--user", "--map-root-user"]
+#: A range set aside for tests of networks.
+SERVER, CLIENT = "198.18.77.1", "198.18.77.2"
+PORT = 7001
+NOBODY, GAMES, STAFF = 65534, 5, 50
+#: Requests of each benchmark: far more than it takes to get onto a link.
+REQUESTS = 4000
+#: No step takes longer than this.
+PATIENCE_S = 20
+
+
+@dataclass
+class Seen:
+    """The counters of a process at its end."""
+
+    link_bytes: int
+    tcp_bytes: int
+    reasons: set[str]
+    refused: bool
+    log: str
+
+
+@dataclass
+class Side:
+    """A container's settings."""
+
+    folder: Path | None = None
+    user: bool = False
+    prepare: str = "true"
+    runs_as: tuple[int, int] | None = None
+    group: int | None = None
+    before: list[str] = field(default_factory=list)
+
+
+class Network:
+    """Two network namespaces that are joined by a cable. Several may have the same addresses."""
+
+    def __init__(self, name: str) -> None:
+        self.server, self.client = f"{name}s", f"{name}c"
+
+    def __enter__(self) -> Network:
+        ends = ((self.server, SERVER), (self.client, CLIENT))
+        for namespace, _ in ends:
+            ip("netns", "add", namespace)
+        ip("-n", self.server, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", self.client)
+        for namespace, address in ends:
+            ip("-n", namespace, "address", "add", f"{address}/30", "dev", "eth0")
+            ip("-n", namespace, "link", "set", "eth0", "up")
+            ip("-n", namespace, "link", "set", "lo", "up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for namespace in (self.server, self.client):
+            ip("netns", "delete", namespace)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture(autouse=True)
+def permitted(need_condition: Callable[[str, bool], None]) -> None:
+    need_condition("root", os.geteuid() == 0)
+    name = f"np{os.getpid()}"
+    added = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0
+    if added:
+        ip("netns", "delete", name)
+    need_condition("netns", added)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network(f"nc{os.getpid()}") as made:
+        yield made
+
+
+@pytest.fixture
+def output(public_tmp: Path, request: pytest.FixtureRequest) -> Path:
+    """A folder in which every user can write."""
+    folder = public_tmp / request.node.name.replace("/", "_")
+    folder.mkdir()
+    folder.chmod(0o777)
+    return folder
+
+
+@contextmanager
+def volume(path: Path, mode: str = "1777", size: str = "8m") -> Iterator[Path]:
+    """A file system in memory, as `emptyDir` with `medium: Memory` is one."""
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode={mode},size={size}", "none", path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.fixture
+def pod(output: Path) -> Iterator[Path]:
+    """The folder that the containers share."""
+    with volume(output / "pod") as path:
+        yield path
+
+
+def container(namespace: str, side: Side, name: str, output: Path, command: Sequence[str | Path]) -> list[str]:
+    """The command that runs `command` under the library in a container."""
+    settings = {
+        "NETACC_EXIT_STATS": output / f"{name}.stats",
+        "NACC_LOG_PATH": output / f"{name}.log",
+        "NACC_LOG_LEVEL": 3,
+        "PYTHONPATH": REPO,
+    }
+    if side.folder:
+        settings["NACC_SHM_DIR"] = side.folder
+    if side.group is not None:
+        settings["NACC_SHM_GROUP"] = side.group
+    runs_as: list[str] = []
+    if side.runs_as:
+        user, group = side.runs_as
+        runs_as = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups"]
+    assigned = [f"{key}={value}" for key, value in settings.items()]
+    prepared = ["sh", "-c", f'{side.prepare} && exec "$@"', "sh"]
+    inner = [*prepared, *runs_as, "env", *assigned, *side.before, binaries() / "netacc_run", *command]
+    words = ["ip", "netns", "exec", namespace, *UNSHARE, *(USER if side.user else []), *inner]
+    return [str(word) for word in words]
+
+
+def seen(output: Path, name: str, program: str) -> Seen:
+    log, stats = output / f"{name}.log", output / f"{name}.stats"
+    lines = [json.loads(line) for line in stats.read_text().splitlines()] if stats.exists() else []
+    lines = [line for line in lines if line["program"] == program]
+    counted = [line["cnt"] for line in lines]
+    assert not any(counters["violations"] for counters in counted)
+    return Seen(
+        link_bytes=sum(counters["tx_bytes_link"] + counters["rx_bytes_link"] for counters in counted),
+        tcp_bytes=sum(counters["tx_bytes_tcp"] + counters["rx_bytes_tcp"] for counters in counted),
+        reasons={reason for line in lines for reason, count in line["reasons"].items() if count},
+        refused=any(line["backend"] == "none" for line in lines),
+        log=log.read_text() if log.exists() else "",
+    )
+
+
+class Server:
+    """redis-server in the server's container of a network."""
+
+    def __init__(self, network: Network, side: Side, output: Path, address: str = SERVER) -> None:
+        self.network, self.output, self.address = network, output, address
+        serve = ["redis-server", "--port", str(PORT), "--bind", address, "--save", "", "--protected-mode", "no"]
+        command = container(network.server, side, "server", output, [*serve, "--dir", "/"])
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + PATIENCE_S
+        while self.ask("ping") != "PONG":
+            assert self.process.poll() is None and time.monotonic() < deadline, "it does not start"
+
+    def ask(self, *words: str) -> str:
+        command = ["ip", "netns", "exec", self.network.server, "redis-cli", "-h", self.address, "-p", str(PORT)]
+        return subprocess.run(
+            [*command, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        ).stdout.strip()
+
+    def load(self, namespace: str, side: Side, name: str = "client") -> Seen:
+        """redis-benchmark in a container, to its end."""
+        work = ["-h", self.address, "-p", str(PORT), "-t", "set", "-n", str(REQUESTS), "-c", "4", "--csv"]
+        command = container(namespace, side, name, self.output, ["redis-benchmark", *work])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert done.returncode == 0 and '"SET"' in done.stdout, done.stdout + done.stderr
+        return seen(self.output, name, "redis-benchmark")
+
+    def end(self) -> Seen:
+        self.ask("shutdown", "nosave")
+        assert self.process.wait(PATIENCE_S) == 0
+        return seen(self.output, "server", "redis-server")
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def exchange(network: Network, output: Path, server: Side, client: Side) -> tuple[Seen, Seen]:
+    """The counters of a server and of its client, in a container each."""
+    with Server(network, server, output) as running:
+        loaded = running.load(network.client, client)
+        return running.end(), loaded
+
+
+def assert_linked(*sides: Seen) -> None:
+    for side in sides:
+        assert side.link_bytes > side.tcp_bytes, side
+
+
+def assert_tcp(reason: str, *sides: Seen) -> None:
+    for side in sides:
+        assert side.link_bytes == 0 and reason in side.reasons, side
+
+
+@pytest.mark.parametrize("user", [False, True], ids=["one user namespace", "user namespaces"])
+def test_a_shared_folder_joins_two_containers(user: bool, network: Network, output: Path, pod: Path) -> None:
+    side = Side(folder=pod, user=user)
+    assert_linked(*exchange(network, output, side, side))
+    assert list(pod.iterdir()) == [], "the last to leave has removed everything"
+
+
+def test_without_a_folder_they_stay_on_tcp(network: Network, output: Path) -> None:
+    server, client = exchange(network, output, Side(), Side())
+    assert_tcp("other-host", server, client)
+
+
+def test_with_different_folders_they_stay_on_tcp(network: Network, output: Path, pod: Path) -> None:
+    with volume(output / "other") as other:
+        server, client = exchange(network, output, Side(folder=pod), Side(folder=other))
+    assert_tcp("peer-elsewhere", client)
+    assert server.link_bytes == 0
+
+
+@pytest.mark.parametrize("address", [SERVER, "127.0.0.1"])
+def test_containers_of_one_network_namespace(address: str, network: Network, output: Path, pod: Path) -> None:
+    """As in a pod: they share the network, and no PID namespace."""
+    side = Side(folder=pod)
+    with Server(network, side, output, address) as running:
+        client = running.load(network.server, side)
+        assert_linked(client, running.end())
+
+
+STREAM = [sys.executable, "-m", "tests.apps.programs.stream"]
+STREAM_BYTES = 4 << 20
+
+
+@pytest.mark.parametrize("is_loopback", [True, False], ids=["loopback", "same addresses in two networks"])
+def test_equal_addresses_are_not_confused(is_loopback: bool, output: Path, pod: Path) -> None:
+    """Two connections with all four numbers equal, one in each network. Who is found by address alone is the wrong
+    peer for one of them."""
+    size, seeds, side = STREAM_BYTES, (1, 2), Side(folder=pod)
+    address = "127.0.0.1" if is_loopback else SERVER
+    with ExitStack() as stack:
+        networks = [stack.enter_context(Network(f"n{seed}{os.getpid()}")) for seed in seeds]
+
+        def start(namespace: str, name: str, words: Sequence[str]) -> subprocess.Popen[str]:
+            command = container(namespace, side, name, output, [*STREAM, *words])
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            started = stack.enter_context(subprocess.Popen(command, text=True, **pipes))
+            stack.callback(started.kill)
+            return started
+
+        clients = []
+        for seed, network in zip(seeds, networks, strict=True):
+            sending = ["listen", "send", str(PORT), "--host", address, "--seed", str(seed), "--bytes", str(size)]
+            expect(start(network.server, f"server{seed}", sending), "listening")
+            receiving = ["connect", "receive", str(PORT), "--host", address, "--seed", str(seed)]
+            receiving += ["--source-port", "50123", "--pause-after", str(size // 8)]
+            where = network.server if is_loopback else network.client
+            clients.append(start(where, f"client{seed}", receiving))
+        for client in clients:
+            expect(client, "paused")
+        for client in clients:
+            send_line(client)
+            assert expect(client, "end") == f'end {{"bytes": {size}, "how": "eof", "intact": true}}'
+            assert client.stdin is not None
+            client.stdin.close()
+            assert client.wait(PATIENCE_S) == 0
+
+
+def send_line(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+
+
+def expect(process: subprocess.Popen[str], start: str) -> str:
+    """The next line of a process that begins so."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(start):
+            return line.strip()
+    raise AssertionError(f"no line {start}")
+
+
+def test_users_are_kept_apart_and_a_group_joins_them(network: Network, output: Path, pod: Path) -> None:
+    nobody, games = Side(pod, runs_as=(NOBODY, NOBODY)), Side(pod, runs_as=(GAMES, GAMES))
+    assert_linked(*exchange(network, output, nobody, nobody))
+    (output / "client.stats").unlink()
+    _, client = exchange(network, output, nobody, games)
+    assert_tcp("peer-elsewhere", client)
+
+
+def test_a_group_joins_users(network: Network, output: Path, pod: Path) -> None:
+    nobody = Side(pod, runs_as=(NOBODY, STAFF), group=STAFF)
+    games = Side(pod, runs_as=(GAMES, STAFF), group=STAFF, prepare="umask 077")
+    assert_linked(*exchange(network, output, nobody, games))
+
+
+def test_a_user_that_could_be_any_is_refused(network: Network, output: Path, pod: Path) -> None:
+    """In its user namespace the kernel shows every other user by the number that this one has."""
+    client = Side(pod, before=["unshare", "--user", f"--map-user={NOBODY}"])
+    _, loaded = exchange(network, output, Side(folder=pod), client)
+    assert loaded.refused and loaded.link_bytes == 0
+    assert "staying on TCP" in loaded.log and "user namespace" in loaded.log
+
+
+def plant(pod: Path, kind: str) -> None:
+    """What another user may have put where this one's directory belongs."""
+    place = pod / "netacc-0"
+    if kind == "folder":
+        place.mkdir(mode=0o777)
+    elif kind == "link":
+        place.symlink_to(pod.parent)
+    else:
+        place.write_text("")
+    os.chown(place, GAMES, GAMES, follow_symlinks=False)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_what_another_user_planted_is_not_used(kind: str, network: Network, output: Path, pod: Path) -> None:
+    plant(pod, kind)
+    before = sorted(pod.parent.iterdir())
+    client = Side(folder=pod)
+    _, loaded = exchange(network, output, Side(), client)
+    assert loaded.refused and "staying on TCP: rendezvous directory" in loaded.log.replace("a rendezvous", "rendezvous")
+    assert [path for path in sorted(pod.parent.iterdir()) if path.suffix not in (".log", ".stats")] == before
+
+
+def test_a_folder_that_others_can_write_is_refused(network: Network, output: Path, pod: Path) -> None:
+    pod.chmod(0o777)
+    for side in exchange(network, output, Side(folder=pod), Side(folder=pod)):
+        assert side.refused and "no-backend" in side.reasons
+        assert "staying on TCP: " in side.log and "chmod 700 or 1777" in side.log
+    assert list(pod.iterdir()) == []
+
+
+#: Mounts of a container, without a shared folder: whether two of them could still be joined by one.
+MOUNTS = {
+    "no /dev/shm": "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9",
+    "tiny /dev/shm": "mount -t tmpfs -o size=64k none /dev/shm",
+    "read-only /dev/shm": "mount -t tmpfs -o ro none /dev/shm",
+    "full /dev/shm": "mount -t tmpfs -o size=4m none /dev/shm && ! dd if=/dev/zero of=/dev/shm/x bs=64k 2>/dev/null",
+    "read-only root": "mount -o remount,bind,ro /",
+}
+
+
+@pytest.mark.parametrize("kind", MOUNTS)
+def test_a_folder_serves_whatever_else_is_missing(kind: str, network: Network, output: Path, pod: Path) -> None:
+    (pod / "out").mkdir(mode=0o777)
+    side = Side(folder=pod, prepare=MOUNTS[kind])
+    assert_linked(*exchange(network, pod / "out", side, side))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MOUNTS if kind != "read-only root"])
+def test_without_room_in_shared_memory_it_stays_on_tcp(kind: str, network: Network, output: Path) -> None:
+    side = Side(prepare=MOUNTS[kind])
+    for seen_there in exchange(network, output, side, side):
+        assert seen_there.refused and seen_there.link_bytes == 0
+        assert "staying on TCP: " in seen_there.log
+
+
+def test_a_volume_that_is_too_small_is_a_reason(network: Network, output: Path) -> None:
+    with volume(output / "small", size="64k") as small:
+        side = Side(folder=small)
+        for seen_there in exchange(network, output, side, side):
+            assert seen_there.refused and "memory for the rendezvous table" in seen_there.log
+        assert list(small.iterdir()) == []
+
+
+def test_under_the_filter_of_a_container_runtime(network: Network, output: Path, pod: Path) -> None:
+    side = Side(pod, before=[sys.executable, "-m", "tests.apps.programs.docker_filter"])
+    assert_linked(*exchange(network, output, side, side))
+
+
+def test_a_killed_container_leaves_nothing_for_long(network: Network, output: Path, pod: Path) -> None:
+    """The others cannot look its processes up: the lock of its place in the table shows that they have ended."""
+    side = Side(folder=pod)
+    own = pod / f"netacc-{os.geteuid()}"
+    with Server(network, side, output) as running:
+        sockets = {path for path in own.iterdir() if path.is_socket()}
+        again = subprocess.Popen(
+            container(network.client, side, "killed", output, ["sleep", "1000"]), stdout=subprocess.DEVNULL
+        )
+        idle = [*STREAM, "listen", "send", "7002", "--host", CLIENT, "--seed", "1", "--bytes", "1"]
+        victim = subprocess.Popen(
+            container(network.client, side, "victim", output, idle), stdout=subprocess.PIPE, text=True
+        )
+        again.kill()
+        again.wait()
+        expect(victim, "listening")
+        killed = {path for path in own.iterdir() if path.is_socket()} - sockets
+        assert killed
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        running.load(network.client, side)
+        assert not killed & set(own.iterdir())
+        running.end()
+    assert list(pod.iterdir()) == []
