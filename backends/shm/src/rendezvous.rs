@@ -96,6 +96,10 @@ impl Rendezvous {
             }
             Err(error) => {
                 names.remove(token);
+                if config.folder.is_some() {
+                    // Only if it is empty.
+                    let _ = sys::remove_directory(&c_string(&path));
+                }
                 Err(error)
             }
         }
