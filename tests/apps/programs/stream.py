@@ -77,7 +77,7 @@ def listen(options: argparse.Namespace) -> None:
 
 
 def connect(options: argparse.Namespace) -> None:
-    source = ("", options.source_port) if options.source_port else None
+    source = (options.host, options.source_port) if options.source_port else None
     serve(socket.create_connection((options.host, options.port), source_address=source), options)
     sys.stdin.read()  # stay, so that the counters can be asked for
 
