@@ -1,5 +1,5 @@
-"""Two containers of one host, made of namespaces as a container runtime makes them: they find each other through a
-shared folder and nothing else, and without it they stay on TCP with a reason."""
+"""Two containers of one host, made of namespaces as a container runtime makes them: they find each other
+through a shared folder and nothing else, and without it they stay on TCP with a reason."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.apps.lib.paths import REPO, binaries
 
@@ -67,7 +68,20 @@ class Network:
         ends = ((self.server, SERVER), (self.client, CLIENT))
         for namespace, _ in ends:
             ip("netns", "add", namespace)
-        ip("-n", self.server, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", self.client)
+        ip(
+            "-n",
+            self.server,
+            "link",
+            "add",
+            "eth0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            self.client,
+        )
         for namespace, address in ends:
             ip("-n", namespace, "address", "add", f"{address}/30", "dev", "eth0")
             ip("-n", namespace, "link", "set", "eth0", "up")
@@ -101,7 +115,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def output() -> Iterator[Path]:
-    """A folder in which every user can write, with a short name: the address of a socket in it is not long."""
+    """A folder in which every user can write. Its name is short, as the address of a socket has to be."""
     with tempfile.TemporaryDirectory(prefix="nc") as name:
         folder = Path(name)
         folder.chmod(0o777)
@@ -126,7 +140,9 @@ def pod(output: Path) -> Iterator[Path]:
         yield path
 
 
-def container(namespace: str, side: Side, name: str, output: Path, command: Sequence[str | Path]) -> list[str]:
+def container(
+    namespace: str, side: Side, name: str, output: Path, command: Sequence[str | Path]
+) -> list[str]:
     """The command that runs `command` under the library in a container."""
     settings = {
         "NETACC_EXIT_STATS": output / f"{name}.stats",
@@ -169,7 +185,17 @@ class Server:
 
     def __init__(self, network: Network, side: Side, output: Path, address: str = SERVER) -> None:
         self.network, self.output, self.address = network, output, address
-        serve = ["redis-server", "--port", str(PORT), "--bind", address, "--save", "", "--protected-mode", "no"]
+        serve = [
+            "redis-server",
+            "--port",
+            str(PORT),
+            "--bind",
+            address,
+            "--save",
+            "",
+            "--protected-mode",
+            "no",
+        ]
         command = container(network.server, side, "server", output, [*serve, "--dir", "/"])
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + PATIENCE_S
@@ -177,7 +203,17 @@ class Server:
             assert self.process.poll() is None and time.monotonic() < deadline, "it does not start"
 
     def ask(self, *words: str) -> str:
-        command = ["ip", "netns", "exec", self.network.server, "redis-cli", "-h", self.address, "-p", str(PORT)]
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            self.network.server,
+            "redis-cli",
+            "-h",
+            self.address,
+            "-p",
+            str(PORT),
+        ]
         return subprocess.run(
             [*command, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
         ).stdout.strip()
@@ -255,8 +291,8 @@ ROUNDS = 60
 
 @pytest.mark.parametrize("is_loopback", [True, False], ids=["loopback", "two networks"])
 def test_equal_addresses_are_not_confused(is_loopback: bool, output: Path, pod: Path) -> None:
-    """Two connections with all four numbers equal, one in each network, at the same position all the time. Who is found
-    by address alone is the wrong peer for one of them, and would get a record of the protocol among its bytes."""
+    """Two connections with all four numbers equal, one in each network, at the same position all the time. A
+    peer that is found by address alone is the wrong one for one of them."""
     address, side = "127.0.0.1" if is_loopback else SERVER, Side(folder=pod)
     with ExitStack() as stack:
         networks = [stack.enter_context(Network(f"n{number}{os.getpid()}")) for number in (1, 2)]
@@ -283,7 +319,9 @@ def test_equal_addresses_are_not_confused(is_loopback: bool, output: Path, pod: 
             client.stdin.close()
             assert client.wait(PATIENCE_S) == 0
     links = [seen(output, f"client{seed}", "python").link_bytes for seed in (0, 1)]
-    assert any(links) and (all(links) or not is_loopback), "a connection is found by its addresses in one of two networks"
+    assert any(links) and (all(links) or not is_loopback), (
+        "a connection is found by its addresses in one of two networks"
+    )
 
 
 def send_line(process: subprocess.Popen[str]) -> None:
@@ -356,16 +394,16 @@ def test_a_folder_that_others_can_write_is_refused(network: Network, output: Pat
 
 #: Mounts of a container, without a shared folder: whether two of them could still be joined by one.
 MOUNTS = {
-    "no /dev/shm": "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9",
+    "no /dev/shm": "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3",
     "tiny /dev/shm": "mount -t tmpfs -o size=64k none /dev/shm",
     "read-only /dev/shm": "mount -t tmpfs -o ro none /dev/shm",
-    "full /dev/shm": "mount -t tmpfs -o size=4m none /dev/shm && ! dd if=/dev/zero of=/dev/shm/x bs=64k 2>/dev/null",
+    "full /dev/shm": "mount -t tmpfs -o size=4m none /dev/shm && ! dd if=/dev/zero of=/dev/shm/x 2>/dev/null",
     "read-only root": "mount -o remount,bind,ro /",
 }
 
 
 @pytest.mark.parametrize("kind", MOUNTS)
-def test_a_folder_serves_whatever_else_is_missing(kind: str, network: Network, output: Path, pod: Path) -> None:
+def test_a_folder_serves_whatever_else_is_missing(kind: str, network: Network, pod: Path) -> None:
     (pod / "out").mkdir(mode=0o777)
     side = Side(folder=pod, prepare=MOUNTS[kind])
     assert_linked(*exchange(network, pod / "out", side, side))
@@ -387,13 +425,33 @@ def test_a_volume_that_is_too_small_is_a_reason(network: Network, output: Path) 
         assert list(small.iterdir()) == []
 
 
+def test_the_pod_of_the_documentation(network: Network, output: Path) -> None:
+    """Its init container's command and its environment, on a volume that anyone can write."""
+    text = (REPO / "docs/containers/kubernetes.yaml").read_text()
+    with volume(output / "netacc", mode="0777") as mounted:
+        library = binaries() / "libnetacc-preload.so"
+        text = text.replace("/usr/lib/x86_64-linux-gnu/libnetacc-preload.so", str(library))
+        spec = yaml.safe_load(text.replace("/netacc", str(mounted)))["spec"]
+        user = spec["securityContext"]["runAsUser"]
+        (init,) = spec["initContainers"]
+        runs_as = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+        subprocess.run([*runs_as, *init["command"]], check=True, timeout=PATIENCE_S)
+        for described in spec["containers"]:
+            environment = {each["name"]: each["value"] for each in described["env"]}
+            side = Side(Path(environment["NACC_SHM_DIR"]), runs_as=(user, user))
+            assert environment["LD_PRELOAD"] == str(mounted / library.name)
+            assert (mounted / library.name).exists()
+        with Server(network, side, output, "127.0.0.1") as running:
+            assert_linked(running.load(network.server, side), running.end())
+
+
 def test_under_the_filter_of_a_container_runtime(network: Network, output: Path, pod: Path) -> None:
     side = Side(pod, before=[sys.executable, "-m", "tests.apps.programs.docker_filter"])
     assert_linked(*exchange(network, output, side, side))
 
 
 def test_a_killed_container_leaves_nothing_for_long(network: Network, output: Path, pod: Path) -> None:
-    """The others cannot look its processes up: the lock of its place in the table shows that they have ended."""
+    """The others cannot look its processes up: the lock of its place shows that they have ended."""
     side = Side(folder=pod)
     own = pod / f"netacc-{os.geteuid()}"
     with Server(network, side, output) as running:

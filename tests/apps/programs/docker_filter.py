@@ -1,4 +1,4 @@
-"""Runs a command under a system call filter that refuses, as Docker's default profile does, what a container has no use for."""
+"""Runs a command under a system call filter that refuses some of what Docker's default profile refuses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import struct
 import sys
 
-#: Calls of x86-64 that Docker's default profile refuses to a container without capabilities, and that a library
-#: for networking might make: mount, setns, unshare, kexec_load, process_vm_readv and _writev, kcmp, bpf,
+#: Calls of x86-64 that Docker's default profile refuses to a container without capabilities, and that a
+#: library for networking might make: mount, setns, unshare, kexec_load, process_vm_readv, _writev, kcmp, bpf,
 #: userfaultfd, perf_event_open, open_by_handle_at, io_uring_setup, _enter and _register, pidfd_getfd.
 REFUSED = [165, 308, 272, 246, 310, 311, 312, 321, 323, 298, 304, 425, 426, 427, 438]
 

@@ -1,5 +1,5 @@
-"""An echo server for one connection, and a client that makes one round for each line that it gets: so that two connections
-are at the same position of their streams for as long as a test wants.
+"""An echo server for one connection, and a client that makes one round for each line that it gets. So two
+connections are at the same position of their streams for as long as a test wants.
 
     python -m tests.apps.programs.lockstep {listen,connect} ADDRESS PORT SEED
 """
