@@ -286,7 +286,7 @@ def test_containers_of_one_network_namespace(address: str, network: Network, out
 
 LOCKSTEP = [sys.executable, "-m", "tests.apps.programs.lockstep"]
 #: Several times as many as it takes to get onto a link.
-ROUNDS = 60
+ROUNDS = 400
 
 
 @pytest.mark.parametrize("is_loopback", [True, False], ids=["loopback", "two networks"])
