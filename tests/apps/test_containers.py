@@ -284,6 +284,19 @@ def test_containers_of_one_network_namespace(address: str, network: Network, out
         assert_linked(client, running.end())
 
 
+def test_both_containers_of_a_pod_can_be_queried(network: Network, output: Path, pod: Path) -> None:
+    """Each has a process 1, and both have one network namespace, in which that number names one of them."""
+    with ExitStack() as stack:
+        for address in ("127.0.0.1", SERVER):
+            (output / address).mkdir(mode=0o777)
+            running = stack.enter_context(Server(network, Side(folder=pod), output / address, address))
+            (inner,) = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
+            query = ["nsenter", "--target", inner, "--all", binaries() / "netacc_ss"]
+            answer = subprocess.check_output([*query, "-p", "1", "--json"], timeout=PATIENCE_S)
+            assert json.loads(answer)["program"] == "redis-server"
+            assert "redis-server" in subprocess.check_output([*query], text=True, timeout=PATIENCE_S)
+
+
 LOCKSTEP = [sys.executable, "-m", "tests.apps.programs.lockstep"]
 #: Several times as many as it takes to get onto a link.
 ROUNDS = 400

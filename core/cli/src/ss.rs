@@ -1,7 +1,8 @@
 //! `netacc_ss`: queries the state of an accelerated process, and shows it.
 //!
 //! # Protocol The preload library of process PID listens on the abstract Unix socket `netacc-ss/PID` (type SOCK_STREAM;
-//! PID in decimal, in the process's own PID namespace). A client connects, sends one line, `GET ` and a comma list of
+//! PID in decimal, in the process's own PID namespace), or on `netacc-ss/PID/INODE` with the inode of that namespace, if
+//! a process of another one has the name. A client connects, sends one line, `GET ` and a comma list of
 //! sections or `all`, and reads one JSON document, a [`netacc_config::stats::Snapshot`], until end of file. Then the
 //! connection is over.
 //!

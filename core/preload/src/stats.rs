@@ -1,4 +1,5 @@
-//! The server for `netacc_ss` and `netacc demote`, on the abstract Unix socket `netacc-ss/<pid>`.
+//! The server for `netacc_ss` and `netacc demote`, on the abstract Unix socket `netacc-ss/<pid>`. If a process of another PID
+//! namespace has that name, as in another container of a pod, it is `netacc-ss/<pid>/<inode of the PID namespace>`.
 //!
 //! A request is one line:
 //!
@@ -51,18 +52,26 @@ const MAX_REQUEST: usize = 256;
 static SERVING: AtomicUsize = AtomicUsize::new(0);
 
 /// Opens the socket on which [`serve`] answers: non-blocking, close-on-exec, at a high number. `None` if that is
-/// impossible (another process has this number in another PID namespace, for example): the process then serves no
-/// requests.
+/// impossible: the process then serves no requests.
 pub fn listen() -> Option<RawFd> {
     let fd = own::keep(new_socket)?;
-    let (address, len) = address(std::process::id());
-    // SAFETY: the address has `len` bytes.
-    let bound = unsafe { real::bind(fd, (&raw const address).cast(), len) == 0 && real::listen(fd, 8) == 0 };
-    if !bound {
-        own::discard(fd);
-        return None;
+    // SAFETY: no pointers.
+    if (bind(fd, None) || bind(fd, pid_namespace())) && unsafe { real::listen(fd, 8) } == 0 {
+        return Some(fd);
     }
-    Some(fd)
+    own::discard(fd);
+    None
+}
+
+fn bind(fd: RawFd, namespace: Option<u64>) -> bool {
+    let (address, len) = address(std::process::id(), namespace);
+    // SAFETY: the address has `len` bytes.
+    unsafe { real::bind(fd, (&raw const address).cast(), len) == 0 }
+}
+
+fn pid_namespace() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
 }
 
 fn new_socket() -> RawFd {
@@ -70,8 +79,11 @@ fn new_socket() -> RawFd {
     unsafe { real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) }
 }
 
-fn address(pid: u32) -> (libc::sockaddr_un, libc::socklen_t) {
-    let name = format!("\0netacc-ss/{pid}");
+fn address(pid: u32, namespace: Option<u64>) -> (libc::sockaddr_un, libc::socklen_t) {
+    let name = match namespace {
+        Some(namespace) => format!("\0netacc-ss/{pid}/{namespace}"),
+        None => format!("\0netacc-ss/{pid}"),
+    };
     // SAFETY: all-zero is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
@@ -196,12 +208,16 @@ impl Client {
 /// Sends another process the request to surrender a descriptor, and waits until it has done so, for a bounded time. A
 /// process that does not answer has nothing on a link.
 pub fn surrender_elsewhere(pid: u32, fd: RawFd) {
-    let (address, len) = address(pid);
     let Some(socket) = own::make_high(new_socket) else { return };
     // SAFETY: a new descriptor with no other owner.
     let client = Client(unsafe { OwnedFd::from_raw_fd(socket) });
-    // SAFETY: the address has `len` bytes.
-    if unsafe { real::connect(socket, (&raw const address).cast(), len) } != 0 {
+    let connect = |namespace| {
+        let (address, len) = address(pid, namespace);
+        // SAFETY: the address has `len` bytes.
+        unsafe { real::connect(socket, (&raw const address).cast(), len) == 0 }
+    };
+    // The name with the namespace is there only if a process of another one has the other.
+    if !connect(pid_namespace()) && !connect(None) {
         return;
     }
     client.send(format!("SURRENDER {fd}\n").as_bytes(), now() + PATIENCE);
@@ -632,7 +648,7 @@ mod tests {
 
     #[test]
     fn the_address_is_abstract_and_not_padded() {
-        let (address, len) = address(42);
+        let (address, len) = address(42, None);
         assert_eq!(address.sun_path[0], 0);
         let name: Vec<u8> = address.sun_path[1..].iter().take(12).map(|c| *c as u8).collect();
         assert_eq!(name, b"netacc-ss/42");

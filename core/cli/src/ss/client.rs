@@ -161,9 +161,18 @@ fn reach(pid: u32) -> Result<OwnedFd, Errno> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let seconds = TIMEOUT.as_secs().try_into().unwrap_or(1);
     setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(seconds, 0))?;
-    let address = UnixAddr::new_abstract(format!("netacc-ss/{pid}").as_bytes())?;
-    connect(socket.as_raw_fd(), &address)?;
+    let reached = |name: String| connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?);
+    // The name with the namespace is there only if a process of another one has the other.
+    match pid_namespace().map(|namespace| reached(format!("netacc-ss/{pid}/{namespace}"))) {
+        Some(Ok(())) => {}
+        _ => reached(format!("netacc-ss/{pid}"))?,
+    }
     Ok(socket)
+}
+
+/// The inode of this process's PID namespace.
+pub(super) fn pid_namespace() -> Option<u64> {
+    std::fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
 }
 
 /// Checks that the process itself listens, and belongs to a user whose processes this user may query.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use netacc_config::stats::{Path, Snapshot};
 use serde::Serialize;
 
-use super::client::{fetch, owner, FetchError};
+use super::client::{fetch, owner, pid_namespace, FetchError};
 
 /// One accelerated process, or the reason why it gave no answer.
 #[derive(Debug, Serialize)]
@@ -36,7 +36,7 @@ pub(super) enum State {
 /// The kernel's table of Unix sockets cannot be read.
 pub(super) fn list() -> Result<Vec<Process>, FetchError> {
     let table = std::fs::read("/proc/net/unix").map_err(FetchError::NoTable)?;
-    let pids = listeners(&String::from_utf8_lossy(&table));
+    let pids = listeners(&String::from_utf8_lossy(&table), pid_namespace());
     Ok(pids.into_iter().filter_map(describe).collect())
 }
 
@@ -46,14 +46,18 @@ pub(super) fn list() -> Result<Vec<Process>, FetchError> {
 /// The kernel's table of Unix sockets cannot be read.
 pub fn accelerated() -> Result<Vec<(u32, String)>, FetchError> {
     let table = std::fs::read("/proc/net/unix").map_err(FetchError::NoTable)?;
-    let pids = listeners(&String::from_utf8_lossy(&table));
+    let pids = listeners(&String::from_utf8_lossy(&table), pid_namespace());
     Ok(pids.into_iter().filter_map(|pid| Some((pid, fetch(pid, "mem").ok()?.program))).collect())
 }
 
-/// Process numbers in the names of abstract sockets `netacc-ss/PID`.
-fn listeners(table: &str) -> BTreeSet<u32> {
+/// Process numbers in the names of abstract sockets `netacc-ss/PID`, and `netacc-ss/PID/INODE` of a PID namespace.
+fn listeners(table: &str, namespace: Option<u64>) -> BTreeSet<u32> {
     let names = table.lines().filter_map(|line| line.split_once("@netacc-ss/"));
-    names.filter_map(|(_, pid)| pid.parse().ok()).collect()
+    let pid = |name: &str| match name.split_once('/') {
+        Some((pid, of)) => of.parse().is_ok_and(|of| Some(of) == namespace).then(|| pid.parse().ok()).flatten(),
+        None => name.parse().ok(),
+    };
+    names.filter_map(|(_, name)| pid(name)).collect()
 }
 
 /// `None` for processes of other users, and those that have ended.
@@ -95,9 +99,11 @@ mod tests {
             0000000000000000: 00000003 00000000 00000000 0001 03 18124 @netacc-ss/12\n\
             0000000000000000: 00000002 00000000 00010000 0001 01 18125 @netacc-ss/7\n\
             0000000000000000: 00000002 00000000 00010000 0001 01 18126 @netacc-ss/x\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 18131 @netacc-ss/5/4026531836\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 18132 @netacc-ss/6/4026531837\n\
             0000000000000000: 00000002 00000000 00010000 0001 01 18127 @netacc-ss/99999999999\n\
             0000000000000000: 00000002 00000000 00010000 0001 01 18128 @netacc-shm/9\n\
             0000000000000000: 00000002 00000000 00010000 0001 01 18129 /run/x\n";
-        assert_eq!(listeners(table).into_iter().collect::<Vec<_>>(), [7, 12]);
+        assert_eq!(listeners(table, Some(4_026_531_836)).into_iter().collect::<Vec<_>>(), [5, 7, 12]);
     }
 }
