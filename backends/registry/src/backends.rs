@@ -26,7 +26,7 @@ const BACKENDS: [Entry; 2] = [
     Entry {
         name: "shm",
         problems_within_host: Some(shm::problems),
-        examine: |_, _, _| shm::examine(),
+        examine: |_, config, _| shm::examine(config),
         sweep: sweep_shm,
     },
     Entry {
