@@ -551,6 +551,34 @@ mod tests {
         assert_eq!((fabric.neighbour(far("10.99.0.2:26379"), 0), fabric.neighbour(near, 40001)), (None, None));
     }
 
+    /// Breaks if a connection between two containers of this host were left to the RDMA device, or trusted.
+    #[test]
+    fn a_shared_folder_serves_connections_to_other_namespaces() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let fabric = || {
+            let config = ShmConfig { folder: Some(folder.path().to_owned()), ..ShmConfig::default() };
+            let near = Some(ShmDevice::open(config).expect("shared memory"));
+            let parts = Parts { name: "of a test", near, open_far: |_| Err(OpenError::NoAddress) };
+            Real::new(&Config::default(), parts, true).expect("descriptors")
+        };
+        let (server, client) = (fabric(), fabric());
+        // No RDMA port could be made of this one.
+        let between = tuple("127.0.0.9:50001", "127.0.0.8:40000");
+        let beyond = tuple("10.99.0.1:50001", "10.99.0.2:40000");
+        for tuple in [&between, &beyond] {
+            assert!(server.serves(tuple) && !server.trusts(tuple));
+            assert!(server.admits(ConnectionManager::address(&client), tuple));
+            assert_eq!(server.publish(tuple, 3), Ok(()));
+            assert_eq!(client.lookup(&tuple.reversed()), None, "not proven yet");
+        }
+        for _ in 0..200 {
+            assert!(server.poll_event().is_none() && client.poll_event().is_none());
+        }
+        assert_eq!(client.lookup(&between.reversed()), Some((ConnectionManager::address(&server), 3)));
+        assert_eq!(client.lookup(&beyond.reversed()), None, "no address of this machine");
+        assert_eq!(client.obstacle(&beyond.reversed(), false), Some(Obstacle::NoPort));
+    }
+
     #[test]
     fn a_neighbour_that_holds_a_connection_is_named_once_it_accepts_links() {
         let folder = tempfile::tempdir().expect("a folder");
