@@ -290,8 +290,9 @@ def test_both_containers_of_a_pod_can_be_queried(network: Network, output: Path,
         for address in ("127.0.0.1", SERVER):
             (output / address).mkdir(mode=0o777)
             running = stack.enter_context(Server(network, Side(folder=pod), output / address, address))
-            (inner,) = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
-            query = ["nsenter", "--target", inner, "--all", binaries() / "netacc_ss"]
+            outer = running.process.pid
+            (inner,) = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
+            query = ["nsenter", "--target", inner, "--all", str(binaries() / "netacc_ss")]
             answer = subprocess.check_output([*query, "-p", "1", "--json"], timeout=PATIENCE_S)
             assert json.loads(answer)["program"] == "redis-server"
             assert "redis-server" in subprocess.check_output([*query], text=True, timeout=PATIENCE_S)
