@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly NETACC="${NETACC_BIN_DIR:-target/release}/netacc"
 readonly PYTHON=.venv/bin/python
-readonly LAPTOP=(counts model simulation measured loads many busy trace)
+readonly LAPTOP=(counts model simulation measured loads many busy datagrams trace)
 
 record_counts() { "$PYTHON" -m paper.record counts; }
 record_model() { "$PYTHON" -m paper.record model; }
@@ -16,6 +16,10 @@ record_simulation() { "$PYTHON" -m paper.record simulation; }
 record_measured() { "$PYTHON" -m paper.record measured; }
 record_loads() { results/make.sh; }
 record_busy() { results/busy.sh; }
+record_datagrams() {
+    "$NETACC" bench datagrams --json results/datagrams.json
+    "$NETACC" bench datagrams --sizes 64 --busy 2 --pairs 3 --json results/datagrams-busy2.json
+}
 record_trace() { results/trace.sh; }
 # Two emulated hosts: a machine that can emulate them, and a quarter of an hour.
 record_hosts() { results/hosts.sh; }

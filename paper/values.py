@@ -84,6 +84,15 @@ class Values:
         """A number of a record."""
         self.add(name, lambda: shown(self.reader.number(record, key) * scale))
 
+    def middle(self, name: str, record: str, rounds: str, key: str, shown: Format = plain) -> None:
+        """The median of a number of several rounds."""
+
+        def make() -> str:
+            count = len(self.reader.any(record, rounds))
+            return shown(median(self.reader.number(record, f"{rounds}.{i}.{key}") for i in range(count)))
+
+        self.add(name, make)
+
     def cell(self, name: str, record: str, heading: str, row: str, column: str) -> None:
         """A cell of a table of Markdown."""
         self.add(name, lambda: self.reader.cell(record, heading, row, column))
@@ -108,7 +117,19 @@ COUNTS = "paper/records/counts.json"
 def names(reader: Reader) -> Values:
     """All names."""
     values = Values(reader)
-    for part in (_counts, _model, _programs, _bench, _many, _busy, _stages, _two_hosts, _erdma, _simulated):
+    for part in (
+        _counts,
+        _model,
+        _programs,
+        _bench,
+        _many,
+        _busy,
+        _datagrams,
+        _stages,
+        _two_hosts,
+        _erdma,
+        _simulated,
+    ):
         part(values)
     return values
 
@@ -244,6 +265,20 @@ def stages(reader: Reader, path: str, sender: str) -> dict[str, float]:
         each for each in reader.lines(f"results/trace/{path}/messages.jsonl") if each["from"] == sender
     ]
     return {stage: sum(each[stage] for each in messages) / len(messages) / 1000 for stage in STAGES}
+
+
+def _datagrams(values: Values) -> None:
+    """The library's ratios to kernel UDP, and medians of the rounds of each."""
+    sizes = (("64", "datagrams", 0), ("60000", "datagrams", 3), ("64.busy", "datagrams-busy2", 0))
+    for name, file, index in sizes:
+        record, at = f"results/{file}.json", f"sizes.{index}"
+        for figure, key in (("packets", "packets_ratio"), ("trip", "round_trip_ratio")):
+            for part in ("median", "min", "max"):
+                values.number(f"udp{name}.{figure}.{part}", record, f"{at}.library.{key}.{part}")
+        for path, key in (("kernel", "udp"), ("library", "library")):
+            rounds = f"{at}.{key}.rounds"
+            values.middle(f"udp{name}.{path}.lost", record, rounds, "lost", percent)
+            values.middle(f"udp{name}.{path}.trip", record, rounds, "round_trip_us.mean", micro)
 
 
 def _stages(values: Values) -> None:
