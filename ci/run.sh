@@ -51,6 +51,11 @@ readonly NEEDS_PACKAGES=(
 )
 # The layout of our own declarations of libibverbs and librdmacm is checked against the headers.
 readonly NEEDS_HEADERS=(/usr/include/infiniband/verbs.h=libibverbs-dev /usr/include/rdma/rdma_cma.h=librdmacm-dev)
+# Programs for Arm, and QEMU's user mode, which runs them.
+readonly NEEDS_AARCH64=(
+    aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu 'aarch64-linux-gnu-g++=g++-aarch64-linux-gnu'
+    /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross qemu-aarch64=qemu-user
+)
 # Debian's configuration of ns-3 for CMake wants more; models/ns3 does without it.
 readonly NEEDS_NS3=('g++=g++' make=make cmake=cmake /usr/include/ns3/simulator.h=libns3-dev)
 # The command of libtool's package is libtoolize; libuv's build runs it.
@@ -221,6 +226,35 @@ job_unit() { # Rust tests of all crates; the harness and the model have jobs of 
     need_rust
     need "${NEEDS_HEADERS[@]}"
     cargo test --workspace --locked --no-fail-fast --exclude netacc-harness
+}
+
+# What QEMU 7.2 has not got: questions about sockets of other processes (NETLINK_SOCK_DIAG), robust lists, by which a process
+# learns of a death at once, TCP_INFO, seccomp filters, and process_vm_readv.
+readonly WITHOUT_QEMU=(
+    the_kernel_reports_who_has_the_other_end
+    a_dead_process_is_posted_nothing a_socket_is_held_alone_once_the_others
+    a_local_shutdown_is_not_the_peers_end a_reset_differs_from_one_after_the_peers_end
+    the_kernel_reports_the_progress_of_a_connection the_kernel_counts_bytes_and_names_sockets
+    generated_filters_answer_as_the_kernel_does without_a_filter_everything_is_permitted
+    memory_that_is_not_there_is_not_read
+)
+
+# The loader of static programs is for x86-64 alone.
+job_aarch64() { # everything but that loader builds for aarch64; tests of core, shm and driver, and a program, by QEMU's user mode
+    need_rust
+    need_python
+    need "${NEEDS_AARCH64[@]}"
+    local triple=aarch64-unknown-linux-gnu packages=(proto device driver socket datagram descriptors config trace shm) skips=() name
+    for name in "${WITHOUT_QEMU[@]}"; do skips+=(--skip "$name"); done
+    rustup target add "$triple"
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
+    export CXX_aarch64_unknown_linux_gnu=aarch64-linux-gnu-g++ NETACC_TEST_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$NETACC_TEST_RUNNER"
+    cargo test --locked --no-fail-fast --target "$triple" "${packages[@]/#/-pnetacc-}" -- "${skips[@]}"
+    cargo test --locked --no-fail-fast --target "$triple" -p netacc-preload --lib -- "${skips[@]}"
+    cargo build --locked --target "$triple" -p netacc-preload
+    .venv/bin/python -m pytest tests/aarch64 "$@"
+    cargo check --locked --target "$triple" --workspace --exclude netacc-loader
 }
 
 job_no-std() { # core/proto builds for a target without an operating system
@@ -444,11 +478,12 @@ job_fuzz() { # coverage-guided fuzzing: encodings, datagrams, a peer that follow
     done
 }
 
-job_nightly() { # packages, hours of fuzzing, and 10^6 programs on shared memory (arguments: for the runner of programs)
+job_nightly() { # packages, aarch64, hours of fuzzing, and 10^6 programs on shared memory (arguments: for the runner of programs)
     need_fuzz
     need_lab
     need_binaries
     "$BASH" ci/run.sh packages
+    "$BASH" ci/run.sh aarch64
     fuzz_target encodings 100000000 7200
     fuzz_target datagrams 100000000 3600
     fuzz_target stranger 100000000 3600

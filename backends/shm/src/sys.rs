@@ -613,7 +613,8 @@ impl std::fmt::Write for Text {
 /// The time at which a process started, in clock ticks since boot; `None` if it does not run (a zombie does not).
 /// Allocates nothing.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let path = Text::of(format_args!("/proc/{pid}/stat"));
+    // The dot is for QEMU's user mode, which answers for its own process's /proc/PID/stat with another time.
+    let path = Text::of(format_args!("/proc/./{pid}/stat"));
     let _number = netacc_descriptors::borrow();
     // SAFETY: a C string.
     let file = owned(unsafe { libc::open(path.as_c_str().as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }).ok()?;

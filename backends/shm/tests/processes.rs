@@ -395,8 +395,8 @@ fn another_user_is_refused() {
     let exe = std::path::PathBuf::from(format!("/tmp/netacc-shm-stranger-{}", std::process::id()));
     std::fs::copy(std::env::current_exe().expect("own path"), &exe).expect("copy for the other user");
     let base = Helper::command(&dir.0, "stranger", 0);
-    let mut command = std::process::Command::new(&exe);
-    command.args(base.get_args());
+    let mut command = binary(&exe);
+    command.args(Helper::ARGUMENTS);
     command.envs(base.get_envs().filter_map(|(k, v)| Some((k, v?))));
     command.env("SHM_PEER", address).uid(65534).gid(65534);
     // A child of another test that has been forked meanwhile has the copy open for writing until it executes another

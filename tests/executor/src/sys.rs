@@ -654,6 +654,7 @@ pub(crate) fn kernel_received(fd: Fd) -> Option<u64> {
     let mut len = info.len() as libc::socklen_t;
     let result: isize;
     // SAFETY: getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &len); both pointers live, and the length is right.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -665,6 +666,20 @@ pub(crate) fn kernel_received(fd: Fd) -> Option<u64> {
             in("r8") &mut len,
             out("rcx") _,
             out("r11") _,
+            options(nostack)
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "svc #0",
+            in("x8") libc::SYS_getsockopt as isize,
+            inlateout("x0") fd as isize => result,
+            in("x1") libc::IPPROTO_TCP as isize,
+            in("x2") libc::TCP_INFO as isize,
+            in("x3") info.as_mut_ptr(),
+            in("x4") &mut len,
             options(nostack)
         );
     }

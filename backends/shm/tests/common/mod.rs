@@ -222,13 +222,29 @@ impl Drop for Dir {
     }
 }
 
+/// The words of the emulator by which this binary runs, where the kernel does not run it by itself.
+pub fn emulator() -> Vec<String> {
+    let words = std::env::var("NETACC_TEST_RUNNER").unwrap_or_default();
+    words.split_whitespace().map(str::to_owned).collect()
+}
+
+/// A command that runs a test binary.
+pub fn binary(path: &Path) -> Command {
+    let mut words = emulator().into_iter().chain([path.to_str().expect("a path in UTF-8").to_owned()]);
+    let mut command = Command::new(words.next().expect("the path, if nothing else"));
+    command.args(words);
+    command
+}
+
 /// A helper process, killed at the end.
 pub struct Helper(pub Child);
 
 impl Helper {
+    pub const ARGUMENTS: [&str; 6] = ["--exact", "helper", "--ignored", "--nocapture", "--test-threads=1", "-q"];
+
     pub fn command(dir: &Path, role: &str, n: u16) -> Command {
-        let mut c = Command::new(std::env::current_exe().expect("own path"));
-        c.args(["--exact", "helper", "--ignored", "--nocapture", "--test-threads=1", "-q"]);
+        let mut c = binary(&std::env::current_exe().expect("own path"));
+        c.args(Helper::ARGUMENTS);
         c.env("SHM_ROLE", role).env("SHM_DIR", dir).env("SHM_N", n.to_string());
         c.stdout(std::process::Stdio::null());
         c
