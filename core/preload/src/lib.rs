@@ -45,6 +45,7 @@ pub mod leaving;
 pub mod lifetimes;
 pub mod ops;
 pub mod os;
+pub mod probes;
 pub mod protected;
 pub mod queues;
 pub mod ring;

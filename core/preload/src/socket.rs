@@ -18,8 +18,8 @@ use crate::instance::Instance;
 use crate::os::real;
 use crate::ring::Ring;
 use crate::runtime::{self, Inherited, Runtime};
-use crate::switching;
 use crate::watchers::Registration;
+use crate::{probes, switching};
 
 mod callers;
 mod notices;
@@ -152,6 +152,8 @@ impl Socket {
     /// Records the reason why the stream is not on a link, and counts it the first time.
     pub fn record_reason(&self, reason: Reason) {
         if self.recorded.swap(reason as u16, Ordering::Relaxed) == 0 {
+            let fd = self.stream.as_ref().map(|stream| stream.tag().load(Ordering::Relaxed));
+            probes::kept(fd.and_then(|fd| c_int::try_from(fd).ok()).unwrap_or(-1), reason);
             if let Some(rt) = crate::runtime::get() {
                 rt.count_reason(reason);
             }

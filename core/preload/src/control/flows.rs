@@ -17,6 +17,7 @@ use netacc_driver::{Endpoint, Flow};
 
 use crate::datagram::{Address, Datagram, Destination, KernelOnly, Pending, Ring, Wanted};
 use crate::os::real;
+use crate::probes;
 use crate::runtime::{get, Runtime};
 use crate::table::{self, Entry};
 
@@ -208,12 +209,20 @@ fn attach(pending: Pending, flow: Flow) -> Option<Arc<Datagram>> {
             let socket = socket.upgrade()?;
             let sender = Sender::new(flow.remote, flow.local)?;
             let wanted = !socket.is_kernel_only() && socket.outgoing().link(&to, sender, flow.qp);
+            if wanted {
+                probes::flow(to.socket_addr().map_or(0, |to| to.port()), true);
+            }
             wanted.then_some(socket)
         }
         Pending::Incoming(socket, origin) => {
             let socket = socket.upgrade().filter(|socket| !socket.is_kernel_only())?;
+            let port = origin.source.socket_addr().map_or(0, |source| source.port());
             let ring = Ring::new(Receiver::new(flow.local, flow.remote)?, *origin, flow.qp);
-            socket.attach(ring).then_some(socket)
+            if !socket.attach(ring) {
+                return None;
+            }
+            probes::flow(port, false);
+            Some(socket)
         }
     }
 }

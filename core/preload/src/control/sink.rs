@@ -14,7 +14,7 @@ use crate::os::log;
 use crate::ring::foreign::{self, Verdict};
 use crate::runtime::{get, Runtime};
 use crate::table::{self, Entry, NO_FD};
-use crate::{queues, switching, trace};
+use crate::{probes, queues, switching, trace};
 
 /// The library's answer to changes of streams.
 pub(super) struct Sink;
@@ -98,10 +98,13 @@ impl ReadySink for Sink {
         if fd == NO_FD {
             return;
         }
-        let (link, plain) = {
+        let (link, plain, reason) = {
             let guard = stream.lock(endpoint);
-            (guard.link().cloned(), guard.proto().is_plain())
+            (guard.link().cloned(), guard.proto().is_plain(), guard.proto().reason())
         };
+        if !stream.is_opening() {
+            probes::moved(fd as c_int, !plain, reason);
+        }
         if !plain && !stream.is_opening() {
             rt.watch_anchor(fd as c_int, stream);
         }
