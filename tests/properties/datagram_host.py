@@ -1,7 +1,7 @@
-"""A process with UDP sockets, for `test_datagrams.py`: carries out orders, one JSON line each, and answers with one.
+"""A process with UDP sockets, for `test_datagrams.py`: carries out orders, one JSON line each, and answers.
 
-Sockets have names. An answer is a value, or the name of an error. A datagram is its bytes in hexadecimal, flags,
-the port from which it comes, and the control messages that name its destination.
+Sockets have names. An answer is a value, or the name of an error. A datagram is its bytes in hexadecimal,
+flags, the port from which it comes, and the control messages that name its destination.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 #: Python has no name for it.
 IP_PKTINFO = 8
-#: For a datagram to arrive that was sent before: within a host that takes microseconds, but a process may have to wait.
+#: For a datagram to arrive that was sent before: mostly microseconds, but a process may have to wait.
 PATIENCE_MS = 2
 LONG = 1 << 16
 INFOS = {(socket.IPPROTO_IP, IP_PKTINFO), (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO)}

@@ -350,10 +350,11 @@ fn open_locked(path: &Path, config: &ShmConfig) -> Result<Opened, DeviceError> {
         }
         let created = st.st_size == 0;
         if (st.st_size as usize) < TABLE_BYTES {
-            sys::truncate(lock.fd(), TABLE_BYTES as u64).map_err(os("ftruncate"))?;
-        }
-        if config.folder.is_some() || sys::file_system_bytes(lock.fd()).map_err(os("fstatfs"))? < SMALL_BYTES {
-            if let Err(error) = sys::reserve(lock.fd(), TABLE_BYTES as u64) {
+            let small =
+                config.folder.is_some() || sys::file_system_bytes(lock.fd()).map_err(os("fstatfs"))? < SMALL_BYTES;
+            if !small {
+                sys::truncate(lock.fd(), TABLE_BYTES as u64).map_err(os("ftruncate"))?;
+            } else if let Err(error) = sys::reserve(lock.fd(), TABLE_BYTES as u64) {
                 if created {
                     remove(&dir, &c_string(path));
                 }

@@ -20,6 +20,7 @@ mod outgoing;
 mod packet_info;
 
 use std::ffi::c_int;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use netacc_device::QueuePairId;
@@ -46,6 +47,8 @@ pub struct Datagram {
     kernel_calls: AtomicU32,
     /// The options by which the program wants to know to which address datagrams were sent, a bit for each.
     packet_info: AtomicU8,
+    /// It receives at all addresses, so datagrams of one source may belong to several flows.
+    any_address: AtomicBool,
     /// Its number in [`Flows`] plus one; 0 before it has one.
     number: AtomicU32,
     incoming: Mutex<Incoming>,
@@ -117,6 +120,7 @@ impl Default for Datagram {
             sleepers: AtomicU32::new(0),
             kernel_calls: AtomicU32::new(0),
             packet_info: AtomicU8::new(0),
+            any_address: AtomicBool::new(false),
             number: AtomicU32::new(0),
             incoming: Mutex::default(),
             outgoing: Mutex::default(),
@@ -175,6 +179,16 @@ impl Datagram {
         self.number.load(Ordering::Acquire).checked_sub(1)
     }
 
+    /// Whether it receives at all addresses.
+    pub fn has_any_address(&self) -> bool {
+        self.any_address.load(Ordering::Acquire)
+    }
+
+    /// It is announced under `local`.
+    pub fn set_address(&self, local: SocketAddr) {
+        self.any_address.store(local.ip().is_unspecified(), Ordering::Release);
+    }
+
     /// Gives it a number. `false`: it has one.
     pub fn set_number(&self, number: u32) -> bool {
         self.number.compare_exchange(0, number + 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
@@ -213,7 +227,8 @@ impl Datagram {
     /// Adds a ring to receive from. `false`: it does not fit any more.
     pub fn attach(&self, ring: Ring) -> bool {
         let mut incoming = self.incoming.lock();
-        let fits = ring.has_info() == self.gives_packet_info();
+        incoming.tells_flows_apart(!self.has_any_address());
+        let fits = ring.has_info() == self.gives_packet_info() && incoming.admits(&ring);
         if fits {
             incoming.add(ring);
             self.linked.store(true, Ordering::Release);

@@ -99,10 +99,22 @@ pub fn announced(local: SocketAddr) -> FourTuple {
 
 /// The address that a socket is bound to.
 pub fn local_address(fd: c_int) -> Option<SocketAddr> {
+    name_of(fd, real::getsockname)
+}
+
+/// The address that a socket is connected to.
+pub fn peer_address(fd: c_int) -> Option<SocketAddr> {
+    name_of(fd, real::getpeername)
+}
+
+fn name_of(
+    fd: c_int,
+    name: unsafe fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int,
+) -> Option<SocketAddr> {
     let mut bytes = [0u8; size_of::<libc::sockaddr_in6>()];
     let mut len = bytes.len() as libc::socklen_t;
     // SAFETY: a buffer of that length.
-    let rc = unsafe { real::getsockname(fd, bytes.as_mut_ptr().cast(), &mut len) };
+    let rc = unsafe { name(fd, bytes.as_mut_ptr().cast(), &mut len) };
     (rc == 0).then(|| Address::new(&bytes[..(len as usize).min(bytes.len())]).socket_addr()).flatten()
 }
 

@@ -72,6 +72,10 @@ pub struct Incoming {
     /// Datagrams from rings since the kernel was asked.
     since_kernel: u32,
     sources: Vec<Address>,
+    /// The address that the socket is connected to.
+    peer: Option<SocketAddr>,
+    /// All datagrams of a source are of one flow.
+    one_flow_each: bool,
     /// What the kernel has said of datagrams from these sources.
     infos: Vec<(Address, PacketInfo)>,
     received_while_new: u32,
@@ -119,11 +123,20 @@ impl Incoming {
         self.rings.len() < MOST_RINGS
     }
 
+    /// Whether all datagrams of a source are of one flow: they are sent to one address of this socket.
+    pub fn tells_flows_apart(&mut self, does: bool) {
+        self.one_flow_each = does;
+    }
+
     /// The kernel has brought a datagram from `source`.
     #[inline]
     pub fn came_by_kernel(&mut self, source: &Address) {
         if let Some(ring) = self.rings.iter_mut().rfind(|ring| ring.origin.source == *source) {
-            ring.receiver.came_by_kernel();
+            //= spec §10.4.2
+            //# It does not count a datagram if it cannot tell to which flow it belongs.
+            if self.one_flow_each {
+                ring.receiver.came_by_kernel();
+            }
         } else if self.sources.last() != Some(source) && !self.sources.contains(source) {
             if self.sources.len() >= SOURCES {
                 self.sources.remove(0);
@@ -144,6 +157,16 @@ impl Incoming {
         self.infos.push((*source, *info));
     }
 
+    /// The kernel brings datagrams from this address alone from now on; `None`: from all.
+    pub fn set_peer(&mut self, peer: Option<SocketAddr>) {
+        self.peer = peer;
+    }
+
+    /// Whether the kernel would bring the datagrams of a ring.
+    pub(super) fn admits(&self, ring: &Ring) -> bool {
+        self.peer.is_none_or(|peer| ring.origin.source.socket_addr() == Some(peer))
+    }
+
     /// What was learned does not hold any more.
     pub fn forget(&mut self) {
         self.infos.clear();
@@ -152,6 +175,9 @@ impl Incoming {
     /// An address from which the kernel has brought datagrams, as the kernel writes it, with what it has said of those that were sent to
     /// `destination`.
     pub fn origin(&self, source: SocketAddr, destination: IpAddr) -> Option<Origin> {
+        if self.peer.is_some_and(|peer| peer != source) {
+            return None;
+        }
         let known = self.sources.iter().chain(self.rings.iter().map(|ring| &ring.origin.source));
         let source = known.copied().find(|known| known.socket_addr() == Some(source))?;
         let mut infos = self.infos.iter().filter(|(of, _)| *of == source).map(|(_, info)| *info);

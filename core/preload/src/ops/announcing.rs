@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use crate::control::flows::{announced, local_address};
+use crate::control::flows::{announced, local_address, peer_address};
 use crate::control::start;
 use crate::datagram::{Address, Datagram, KernelOnly, Wanted};
 
@@ -15,6 +15,8 @@ pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
     let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else {
         return drop(socket.leave_to_kernel(KernelOnly::Off));
     };
+    socket.set_address(local);
+    socket.incoming().set_peer(peer_address(fd));
     let Some(number) = rt.flows.register(socket) else { return };
     // If the directory is full, flows from this socket can be made all the same.
     let _ = endpoint.directory().publish(&announced(local), number);

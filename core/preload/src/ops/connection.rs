@@ -22,7 +22,7 @@ use netacc_proto::{Reason, Role};
 
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
-use crate::control::{self, shortage};
+use crate::control::{self, flows, shortage};
 use crate::datagram::Datagram;
 use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending};
@@ -261,7 +261,10 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
         // Before the kernel does so: it resets the connection, and a stream on a link must end first.
         retire(entry, fd);
         if let Entry::Datagram(socket) = &**entry {
-            end_flows(socket);
+            // SAFETY: passed on.
+            let rc = unsafe { real::connect(fd, addr, len) };
+            end_flows(socket, fd);
+            return rc;
         }
         // SAFETY: passed on.
         return unsafe { real::connect(fd, addr, len) };
@@ -275,7 +278,7 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
         match &**entry {
             Entry::Idle(listener) if peer.is_some() => become_connection(entry, listener, fd, peer),
             Entry::Stream(sock) if rc == 0 || saved != libc::EISCONN => connect_again(entry, sock, fd, peer),
-            Entry::Datagram(socket) => end_flows(socket),
+            Entry::Datagram(socket) => end_flows(socket, fd),
             _ => {}
         }
     }
@@ -283,9 +286,12 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
     rc
 }
 
-/// A datagram socket was connected anew: other datagrams come, and they go elsewhere.
-fn end_flows(socket: &Datagram) {
+/// A datagram socket was connected anew, or is not any more: other datagrams come, and they go elsewhere.
+fn end_flows(socket: &Datagram, fd: c_int) {
+    let saved = errno();
+    socket.incoming().set_peer(flows::peer_address(fd));
     socket.end_flows(runtime::get().and_then(Runtime::endpoint));
+    set_errno(saved);
 }
 
 /// Whether a `connect` to this address dissolves a connection: the kernel must be able to read it.

@@ -408,7 +408,7 @@ static const int needs[] = {
     /* Those that may also fail. */
     SYS_statx, SYS_clone3, SYS_clone, SYS_rseq, SYS_epoll_pwait2, SYS_pidfd_open, SYS_bind, SYS_listen,
     SYS_sched_getattr, SYS_sched_setattr, SYS_sched_setaffinity, SYS_sched_getaffinity, SYS_nanosleep, SYS_getdents64, SYS_readlinkat,
-    SYS_unlinkat, SYS_mkdirat, SYS_flock, SYS_fchmod, SYS_membarrier, SYS_prctl, SYS_sigaltstack, SYS_fallocate,
+    SYS_unlinkat, SYS_mkdirat, SYS_flock, SYS_fchmod, SYS_membarrier, SYS_prctl, SYS_sigaltstack, SYS_fallocate, SYS_fstatfs,
     SYS_mlock, SYS_tgkill, SYS_readlink, SYS_rmdir, SYS_mkdir, SYS_pread64, SYS_process_vm_readv,
     SYS_rt_tgsigqueueinfo,
     /* The program's. */
