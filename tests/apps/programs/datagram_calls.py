@@ -20,7 +20,7 @@ import termios
 from collections.abc import Callable
 
 LONG = 5
-WARMING = 40
+WARMING = 100
 
 
 class Peer:

@@ -116,20 +116,20 @@ impl Receive<'_> {
         if !self.target.socket.has_sleepers() {
             incoming.stay_awake();
         }
-        // Read before the rings are looked at.
-        let expects = incoming.expects_by_kernel();
         if !incoming.is_kernels_turn() {
+            // Read before the rings are looked at.
+            let expects = incoming.expects_by_kernel();
             if let Some(taken) = incoming.take(self.peeks()) {
                 // SAFETY: passed on.
                 return unsafe { self.deliver(&mut incoming, &taken) };
             }
-        }
-        if expects {
-            // The kernel's next datagram is before all that a ring has got by now.
-            // SAFETY: passed on.
-            match unsafe { self.take_from_kernel(&mut incoming) } {
-                Err(Nothing::Yet) => {}
-                done => return done,
+            if expects {
+                // The kernel's next datagram is before all that a ring has got by now.
+                // SAFETY: passed on.
+                match unsafe { self.take_from_kernel(&mut incoming) } {
+                    Err(Nothing::Yet) => {}
+                    done => return done,
+                }
             }
         }
         // SAFETY: passed on.
