@@ -105,6 +105,8 @@ def main() -> None:
     # One that is behind it.
     assert other.do(send % b"abc") == 3
     found.append(["length", waiting_bytes(mine)])
+    # It waits for room alone, whatever is there to read.
+    found.append(["room", len(select.select([], [mine], [], 20)[1])])
     found.append(["peek", mine.recv(3, socket.MSG_PEEK).decode()])
     found.append(["short", mine.recvmsg(4)[2] == socket.MSG_TRUNC])
     found.append(["behind", mine.recv(100).decode()])

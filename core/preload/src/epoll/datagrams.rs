@@ -65,7 +65,10 @@ impl Shared {
         }
         let mut watched = self.datagrams.watched.lock();
         watched.retain(|w| w.fd != fd);
-        watched.push(Watched { fd, socket: Arc::downgrade(socket), reported: None });
+        // Whoever waits for room alone does not look at rings, and is not asleep to their senders.
+        if event.events & (libc::EPOLLIN | libc::EPOLLRDNORM) as u32 != 0 {
+            watched.push(Watched { fd, socket: Arc::downgrade(socket), reported: None });
+        }
         self.datagrams.count.store(watched.len() as u32, Ordering::Release);
     }
 

@@ -118,10 +118,15 @@ fn poll_datagrams(
     let mut sockets: Vec<(c_int, &Datagram)> = Vec::new();
     for (p, entry) in fds.iter().zip(entries) {
         match entry.as_deref() {
-            Some(Entry::Datagram(socket)) => sockets.push((p.fd, socket)),
+            // Whoever waits for room alone does not look at rings, and is not asleep to their senders.
+            Some(Entry::Datagram(socket)) if p.events & INSTANCE_READABLE != 0 => sockets.push((p.fd, socket)),
             Some(Entry::Stream(_) | Entry::Epoll(_)) => return None,
-            Some(Entry::Idle(_) | Entry::Ring(_)) | None => {}
+            Some(Entry::Datagram(_) | Entry::Idle(_) | Entry::Ring(_)) | None => {}
         }
+    }
+    if sockets.is_empty() {
+        let left = deadline.map(|deadline| deadline.saturating_since(now()));
+        return Some(kernel_poll(call, fds, left, mask));
     }
     let mut waiting = rt.spin.begin(now());
     let mut spun = false;
@@ -571,7 +576,7 @@ fn sleep(
     };
     let announced = Announced::new(endpoint, entries, slot);
     let datagrams = fds.iter().zip(entries).filter_map(|(p, entry)| match entry.as_deref() {
-        Some(Entry::Datagram(socket)) => Some(socket.sleep(p.fd)),
+        Some(Entry::Datagram(socket)) if p.events & INSTANCE_READABLE != 0 => Some(socket.sleep(p.fd)),
         _ => None,
     });
     let Some(_asleep) = datagrams.collect::<Option<Vec<_>>>() else { return 0 };
