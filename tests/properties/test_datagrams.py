@@ -1,7 +1,7 @@
 """Generated programs of UDP calls in two processes answer as on the kernel's sockets.
 
-Only what UDP leaves open may differ: the order of datagrams from different sockets. So what a socket has
-received is compared by its source.
+Only what UDP leaves open may differ: the order of datagrams from different sockets. So the test
+compares the datagrams of a socket by their source.
 """
 
 from __future__ import annotations

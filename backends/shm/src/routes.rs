@@ -1,4 +1,4 @@
-//! Which peers of a shared folder are at the addresses that connections name.
+//! The peers of a shared folder, and the addresses of connections at which they are known to be.
 //!
 //! A process of another container may have announced a connection whose addresses exist in another network, too, or may
 //! announce one that it does not have. An opener writes on the kernel's connection once a peer has accepted, so a peer

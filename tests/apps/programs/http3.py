@@ -10,6 +10,7 @@ import asyncio
 import signal
 import ssl
 import sys
+from abc import ABC, abstractmethod
 
 from aioquic.asyncio.client import connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
@@ -23,7 +24,7 @@ AT_ONCE = 8
 LENGTHS = [1, 100, 1_000, 10_000, 100_000]
 
 
-class Http(QuicConnectionProtocol):
+class Http(QuicConnectionProtocol, ABC):
     """A connection; subclasses handle what comes on it."""
 
     _http: H3Connection | None = None
@@ -38,8 +39,9 @@ class Http(QuicConnectionProtocol):
         for found in self.http.handle_event(event):
             self.received(found)
 
+    @abstractmethod
     def received(self, event: H3Event) -> None:
-        raise NotImplementedError
+        """Something has come."""
 
 
 class Echo(Http):

@@ -76,7 +76,7 @@ pub struct Incoming {
     peer: Option<SocketAddr>,
     /// All datagrams of a source are of one flow.
     one_flow_each: bool,
-    /// What the kernel has said of datagrams from these sources.
+    /// The kernel's control messages of datagrams from these sources.
     infos: Vec<(Address, PacketInfo)>,
     received_while_new: u32,
     received_while_waiting: u32,
@@ -167,7 +167,7 @@ impl Incoming {
         self.peer.is_none_or(|peer| ring.origin.source.socket_addr() == Some(peer))
     }
 
-    /// What was learned does not hold any more.
+    /// Forgets the kernel's control messages: the program has set other options.
     pub fn forget(&mut self) {
         self.infos.clear();
     }

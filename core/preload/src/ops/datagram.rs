@@ -244,7 +244,7 @@ impl Receive<'_> {
         reached * usize::from(whole)
     }
 
-    /// What the kernel has said of a datagram, where the program wants to know it and has room for it.
+    /// The kernel's control messages of a datagram, if the program wants them and has room for them.
     fn info(&self, envelope: &Envelope) -> Option<PacketInfo> {
         let (from, _) = self.control;
         if !self.target.socket.gives_packet_info() || from.is_null() || envelope.flags & libc::MSG_CTRUNC != 0 {
