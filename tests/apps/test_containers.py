@@ -442,7 +442,9 @@ def test_a_volume_that_is_too_small_is_a_reason(network: Network, output: Path) 
 def test_the_pod_of_the_documentation(network: Network, output: Path) -> None:
     """Its init container's command and its environment, on a volume that anyone can write."""
     text = (REPO / "docs/containers/kubernetes.yaml").read_text()
-    with volume(output / "netacc", mode="0777") as mounted:
+    (described_volume,) = yaml.safe_load(text)["spec"]["volumes"]
+    size = described_volume["emptyDir"]["sizeLimit"].removesuffix("i")
+    with volume(output / "netacc", mode="0777", size=size) as mounted:
         library = binaries() / "libnetacc-preload.so"
         text = text.replace("/usr/lib/x86_64-linux-gnu/libnetacc-preload.so", str(library))
         spec = yaml.safe_load(text.replace("/netacc", str(mounted)))["spec"]
