@@ -1,5 +1,6 @@
 """Settings of Sphinx for this site. `ci/run.sh docs` builds it; every warning is an error."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,5 +19,7 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 # Seconds for a cell. The first one that plots takes long on a busy machine.
 nb_execution_timeout = 300
+# Interactive figures are in the page, with their script.
+os.environ["PLOTLY_RENDERER"] = "notebook"
 # Signatures name types of other packages, and this site has no index of those.
 nitpick_ignore_regex = [("py:.*", ".*")]

@@ -164,7 +164,8 @@ def python_api() -> str:
     """Directives that take the Python package's documentation from its code."""
     lines = ["# Python API", ""]
     whole = ("netacc_lab", "netacc_lab.sim", "netacc_lab.analysis", "netacc_lab.records")
-    for module in (*whole, "netacc_lab.differential", "netacc_lab.strategies"):
+    parts = ("netacc_lab.analysis.interactive", "netacc_lab.differential", "netacc_lab.strategies")
+    for module in (*whole, *parts):
         members = "   :members:\n   :imported-members:" if module in whole else "   :members:"
         if module == "netacc_lab.records":
             # It is described with the analysis, which raises it.

@@ -30,6 +30,7 @@ Exit codes: 0 printed, 1 the two have no series in common, 2 no record, or wrong
 examples:
   netacc bench redis --record redis; netacc report redis   its series, and each compared with the first
   netacc report before after --plot both.svg               the series that both have, compared
+  netacc report trace --plot trace.html                    a page of interactive figures
 """
 
 
@@ -65,7 +66,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("record", nargs="+", type=Path, help="one, or two to compare", metavar="RECORD")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the tails (.svg, .png, .pdf)")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw the tails (.svg, .png, .pdf), or write a page of all interactive figures (.html)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object: nanoseconds, and per second")
     return parser
 
@@ -102,6 +108,13 @@ def _grouped(records: Sequence[Record]) -> list[Comparison]:
 
 
 def _draw(records: Sequence[Record], file: Path) -> None:
+    if file.suffix == ".html":
+        try:
+            from netacc_lab.analysis import interactive
+        except ModuleNotFoundError:
+            raise ValueError("a page needs plotly: pip install netacc-lab[interactive]") from None
+        interactive.write_page(records, file)
+        return
     # It takes a second to load.
     import matplotlib as mpl
 

@@ -28,20 +28,27 @@ def plot_ccdf(series: Iterable[Series], axes: Axes | None = None, *, bands: bool
     return axes
 
 
+def points(series: Series) -> tuple[list[float], list[float], list[float], list[float]]:
+    """For a figure: the known percentiles, their values, and the intervals' parts below and above, in us."""
+    tails = [tail for tail in percentiles(series) if tail.value is not None]
+    values = [tail.value or 0.0 for tail in tails]
+    lows = [value if tail.low is None else tail.low for value, tail in zip(values, tails, strict=True)]
+    highs = [value if tail.high is None else tail.high for value, tail in zip(values, tails, strict=True)]
+    below = [max(value - low, 0) / 1000 for value, low in zip(values, lows, strict=True)]
+    above = [max(high - value, 0) / 1000 for value, high in zip(values, highs, strict=True)]
+    return [tail.percent for tail in tails], [value / 1000 for value in values], below, above
+
+
 def plot_percentiles(series: Iterable[Series], axes: Axes | None = None) -> Axes:
     """Percentiles of each series with their intervals, beside one another."""
     axes = axes or plt.subplots(figsize=(8, 5))[1]
     shown = list(series)
     for number, each in enumerate(shown):
-        tails = [tail for tail in percentiles(each) if tail.value is not None]
-        places = [USUAL.index(tail.percent) + 0.8 * ((number + 0.5) / len(shown) - 0.5) for tail in tails]
-        values = [(tail.value or 0) / 1000 for tail in tails]
-        lows = [v - (v * 1000 if t.low is None else t.low) / 1000 for v, t in zip(values, tails, strict=True)]
-        highs = [
-            (v * 1000 if t.high is None else t.high) / 1000 - v for v, t in zip(values, tails, strict=True)
-        ]
-        errors = [[max(low, 0) for low in lows], [max(high, 0) for high in highs]]
-        axes.errorbar(places, values, yerr=errors, marker="o", capsize=3, linestyle="none", label=each.label)
+        at, values, below, above = points(each)
+        places = [USUAL.index(percent) + 0.8 * ((number + 0.5) / len(shown) - 0.5) for percent in at]
+        axes.errorbar(
+            places, values, yerr=[below, above], marker="o", capsize=3, linestyle="none", label=each.label
+        )
     axes.set_xticks(range(len(USUAL)), [f"p{percent:g}" for percent in USUAL])
     axes.set(yscale="log", ylabel="latency (us)")
     axes.grid(alpha=0.3)

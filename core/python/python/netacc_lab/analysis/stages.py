@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -110,27 +110,53 @@ def stage_changes(first: Record, second: Record) -> list[StageChange]:
     return found
 
 
+def bars(record: Record) -> tuple[list[str], dict[str, np.ndarray]]:
+    """For a figure: the rows (each direction, and its slowest messages), and by stage a mean for each row.
+
+    The means are in microseconds. Raises KeyError if the record is of no trace.
+    """
+    found = [each for each in stages(record) if each.stage != "total"]
+    rows = list(dict.fromkeys(each.direction for each in found))
+    labels = [label for row in rows for label in (row, f"its slowest {SLOWEST:.0%}")]
+    widths: dict[str, np.ndarray] = {}
+    for name in (name for name in STAGES if any(each.stage == name for each in found)):
+        widths[name] = np.zeros(len(labels))
+        for each in (each for each in found if each.stage == name):
+            at = 2 * rows.index(each.direction)
+            widths[name][at : at + 2] = each.mean_ns / 1000, each.slowest_ns / 1000
+    return labels, widths
+
+
+def slowest_messages(record: Record, count: int = 20) -> list[dict[str, Any]]:
+    """The rows of the messages with the largest totals, largest first; `direction` and `total` are added.
+
+    Raises KeyError if the record is of no trace.
+    """
+    rows = [
+        row
+        | {
+            "direction": "{from} to {to}, {path}".format_map(row),
+            "total": sum(row[name] for name in STAGES),
+        }
+        for row in record.table(MESSAGES).to_pylist()
+    ]
+    return sorted(rows, key=lambda row: -row["total"])[:count]
+
+
 def plot_stages(record: Record, axes: Axes | None = None) -> Axes:
     """The mean stages of each direction, one behind the other; below, those of its slowest messages."""
     import matplotlib.pyplot as plt
 
     axes = axes or plt.subplots(figsize=(8, 5))[1]
-    found = [each for each in stages(record) if each.stage != "total"]
-    rows = list(dict.fromkeys(each.direction for each in found))
-    labels = [label for row in rows for label in (row, f"its slowest {SLOWEST:.0%}")]
-    names = [name for name in STAGES if any(each.stage == name for each in found)]
+    labels, widths = bars(record)
     left = np.zeros(len(labels))
-    for name in names:
-        widths = np.zeros(len(labels))
-        for each in (each for each in found if each.stage == name):
-            at = 2 * rows.index(each.direction)
-            widths[at], widths[at + 1] = each.mean_ns / 1000, each.slowest_ns / 1000
-        axes.barh(range(len(labels)), widths, left=left, label=name, color=f"C{STAGES.index(name)}")
-        left += widths
+    for name, us in widths.items():
+        axes.barh(range(len(labels)), us, left=left, label=name, color=f"C{STAGES.index(name)}")
+        left += us
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set(xlabel="mean time (us)")
-    axes.legend(fontsize="small", ncols=len(names) // 2 + 1)
+    axes.legend(fontsize="small", ncols=len(widths) // 2 + 1)
     return axes
 
 

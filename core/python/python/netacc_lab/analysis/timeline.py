@@ -64,22 +64,37 @@ def changes(record: Record, table: str = "counters") -> list[Change]:
     ]
 
 
-def plot_timeline(record: Record, *names: str, table: str = "counters", axes: Axes | None = None) -> Axes:
-    """The rates of counters over time; without names, of all that have changed."""
-    import matplotlib.pyplot as plt
+def rates(record: Record, *names: str, table: str = "counters") -> dict[str, tuple[list[float], list[float]]]:
+    """Of counters, or of all that have changed: times in seconds, and the rate a second until each.
 
-    axes = axes or plt.subplots(figsize=(8, 5))[1]
+    Raises KeyError if there is no such table or counter, and ValueError if it is no time series.
+    """
     columns = timeline(record, table)
     times = columns.pop(TIME, [])
     unknown = [name for name in names if name not in columns]
     if unknown:
         raise KeyError(f"{record.path}: no column {unknown[0]!r}; there are {', '.join(columns)}")
-    for name in names or [change.name for change in changes(record, table)]:
-        rates = [
-            (after - before) * 1e9 / (until - since)
-            for (before, after), (since, until) in zip(pairwise(columns[name]), pairwise(times), strict=True)
-        ]
-        axes.plot([time / 1e9 for time in times[1:]], rates, drawstyle="steps-pre", label=name)
+    return {
+        name: (
+            [time / 1e9 for time in times[1:]],
+            [
+                (after - before) * 1e9 / (until - since)
+                for (before, after), (since, until) in zip(
+                    pairwise(columns[name]), pairwise(times), strict=True
+                )
+            ],
+        )
+        for name in names or [change.name for change in changes(record, table)]
+    }
+
+
+def plot_timeline(record: Record, *names: str, table: str = "counters", axes: Axes | None = None) -> Axes:
+    """The rates of counters over time; without names, of all that have changed."""
+    import matplotlib.pyplot as plt
+
+    axes = axes or plt.subplots(figsize=(8, 5))[1]
+    for name, (times, per_s) in rates(record, *names, table=table).items():
+        axes.plot(times, per_s, drawstyle="steps-pre", label=name)
     axes.set(xlabel="time (s)", ylabel="a second", yscale="symlog")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
