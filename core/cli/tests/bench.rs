@@ -173,7 +173,9 @@ fn redis_with_two_tests_and_a_plot() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let [json, svg] = ["result.json", "result.svg"].map(|name| dir.path().join(name).display().to_string());
     let args = ["bench", "redis", "--paths", "tcp,unix", "--pairs", "1", "--requests", "2000", "--clients", "5"];
-    let output = netacc(&[&args[..], &["--tests", "set,get", "--json", &json, "--plot", &svg]].concat());
+    let record = dir.path().join("record");
+    let kept = ["--record", record.to_str().expect("a name in UTF-8")];
+    let output = netacc(&[&args[..], &["--tests", "set,get", "--json", &json, "--plot", &svg], &kept].concat());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -184,6 +186,12 @@ fn redis_with_two_tests_and_a_plot() {
     check_paths(&result["tests"]["get"], &["tcp", "unix"], 1);
     assert_eq!(result["paths"], result["tests"]["set"], "the first test stands at the top");
     assert!(fs::read_to_string(&svg).expect("it was drawn").contains("requests per second"));
+    let header = fs::read(record.join("record.json")).expect("it was kept");
+    let header: Value = serde_json::from_slice(&header).expect("it is JSON");
+    for series in header["series"].as_array().expect("a list") {
+        let file = series["runs"][0]["histograms"]["latency"].as_str().expect("each run has a histogram");
+        assert!(record.join(file).is_file(), "{file}");
+    }
 }
 
 #[test]

@@ -163,7 +163,7 @@ impl Load for RedisLoad<'_> {
             other_processors: None,
             crowd: None,
             waits: None,
-            histogram_ns: Vec::new(),
+            histogram_ns: if self.args.common.record.is_some() { result.histogram_ns } else { Vec::new() },
             reasons: after.map(|sample| sample.describe_reasons()).unwrap_or_default(),
         })
     }

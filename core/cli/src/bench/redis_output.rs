@@ -3,7 +3,7 @@
 //! The CSV has no 99.9th percentile, so the full output is read. Its "latency by percentile distribution" and
 //! "cumulative distribution" are two samplings of one histogram; together they bracket any percentile, which is then
 //! interpolated. redis-benchmark's own histogram resolves about 8 µs near 1 ms (4 µs to 8 µs below), and its output has
-//! no finer figures.
+//! no finer figures. A histogram of its output has them, so it is exact at these latencies only.
 
 use super::error::BenchError;
 use super::result::Latency;
@@ -16,6 +16,9 @@ pub(crate) struct RedisTest {
     pub(crate) requests: u64,
     pub(crate) requests_per_s: f64,
     pub(crate) latency_us: Latency,
+    /// Latencies in nanoseconds, and how many requests had each. Those between two figures of the output count as the
+    /// larger one.
+    pub(crate) histogram_ns: Vec<(u64, u64)>,
 }
 
 /// All tests in the output.
@@ -64,7 +67,7 @@ impl Section {
     fn finish(self) -> Result<RedisTest, BenchError> {
         let missing = |what: &str| BenchError::RedisOutput(format!("{}: no {what}", self.name));
         let requests = self.requests.ok_or_else(|| missing("number of requests"))?;
-        let [avg, _min, p50, _p95, p99, max] = self.summary.ok_or_else(|| missing("latency summary"))?;
+        let [avg, _min, p50, p95, p99, max] = self.summary.ok_or_else(|| missing("latency summary"))?;
         let p999 = percentile(&self.cumulative, 0.999).ok_or_else(|| missing("latency distribution"))?;
         let requests_per_s = self.requests_per_s.ok_or_else(|| missing("throughput summary"))?;
         if !requests_per_s.is_finite() || requests_per_s <= 0.0 {
@@ -77,6 +80,7 @@ impl Section {
             requests,
             requests_per_s,
             latency_us: Latency { p50: us(p50), p99: us(p99), p999: us(p999), max: us(max), avg: us(avg) },
+            histogram_ns: histogram_ns(self.cumulative, requests, &[(0.95, p95), (0.99, p99)], max),
             name: self.name,
         })
     }
@@ -100,6 +104,24 @@ fn cumulative_point(line: &str) -> Option<(u64, f64)> {
 fn six_numbers(line: &str) -> Option<[f64; 6]> {
     let numbers: Vec<f64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     numbers.try_into().ok()
+}
+
+/// The requests at each known latency. `shares` are percentiles that are known besides, in milliseconds as all.
+fn histogram_ns(mut points: Vec<(u64, f64)>, requests: u64, shares: &[(f64, f64)], max: f64) -> Vec<(u64, u64)> {
+    points.extend(shares.iter().map(|(share, ms)| ((requests as f64 * share) as u64, *ms)));
+    points.push((requests, max));
+    points.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
+    let mut counted = 0;
+    let mut found = Vec::new();
+    for (count, ms) in points {
+        let count = count.min(requests);
+        if count > counted {
+            // The cumulative distribution has rounded values, so its last one may exceed the largest.
+            found.push(((ms.min(max) * 1e6).round() as u64, count - counted));
+            counted = count;
+        }
+    }
+    found
 }
 
 /// The latency that this share of the requests did not exceed, interpolated between the known
@@ -136,6 +158,12 @@ mod tests {
         // 19980 of 20000 lies between (19970, 1.103 ms) and (19982, 1.167 ms).
         assert!((latency.p999 - 1156.3).abs() < 0.1, "{}", latency.p999);
         assert_eq!(get.requests_per_s, 192_307.69);
+        let [first, second, third, ..] = set.histogram_ns[..] else { panic!("more than three: {set:?}") };
+        assert_eq!([first, second, third], [(127_000, 1), (207_000, 663), (255_000, 9909)]);
+        // The 95th percentile of the summary is among them, and nothing is above the largest.
+        assert!(set.histogram_ns.contains(&(375_000, 19_000 - 18_828)), "{:?}", set.histogram_ns);
+        assert_eq!(set.histogram_ns.last().map(|(ns, _)| *ns), Some(1_311_000));
+        assert_eq!(set.histogram_ns.iter().map(|(_, count)| count).sum::<u64>(), 20_000);
         assert!(get.latency_us.p999 >= get.latency_us.p99 && get.latency_us.p999 <= get.latency_us.max);
     }
 
