@@ -722,7 +722,7 @@ programs_of() { # COMMIT: prints the folder
     echo "$folder"
 }
 
-job_watch() { # what has changed since a commit: benchmarks in turns, instructions counted (BASE; then --rounds, --only, --help)
+job_watch() { # what has changed since a commit: benchmarks in turns, instructions and system calls counted (BASE; then --rounds, --only, --help)
     need_rust
     need_lab
     need "${NEEDS_APPS[@]}"

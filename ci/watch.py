@@ -2,7 +2,8 @@
 
 The benchmarks of both trees run in turns, so that a slow moment of the machine hits both. Times are ratios
 with intervals, by the pairs of a round; of so many ratios one in twenty leaves out 1 by chance. Instructions
-of a call are counted, so any difference is real. How often both ends slept for each request is printed, too.
+of a call are counted, and system calls of a round trip whose messages are there, so any difference is real.
+System calls of two sleepers vary by a tenth. How often both ends slept for each request is printed, too.
 The records are kept, and `netacc report LOAD-base LOAD-new` compares them again.
 """
 
@@ -38,6 +39,12 @@ LOADS = {
 }
 TREES = ("base", "new")
 CALLS = ("send", "recv")
+#: By how much the system calls of a round trip vary: those of the library's own threads, and of sleepers.
+VARIATION = {"awake": 0.01, "asleep": 0.5}
+
+
+#: By what is counted, and by call or case.
+Counts = dict[str, dict[str, float]]
 
 
 class WatchError(Exception):
@@ -55,19 +62,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise WatchError(f"{output}: there is something already; name a new folder")
         output.mkdir(parents=True, exist_ok=True)
         kept = _measure(folders, loads, options)
-        counted = {} if options.no_count else {tree: _instructions(folders[tree]) for tree in TREES}
+        counts = {} if options.no_count else {tree: _counts(folders[tree]) for tree in TREES}
     except (WatchError, analysis.RecordError) as error:
         print(f"watch: {error}", file=sys.stderr)
         return 2
     rows = [row for name in loads for row in _rows(name, kept[name])]
     worse = [row for row in rows if row.get("worse")]
-    summary = {"rows": rows, "instructions": counted}
+    summary = {"rows": rows, "counts": counts}
     (output / "summary.json").write_text(json.dumps(summary, indent=1))
     if options.json:
         print(json.dumps(summary))
     else:
-        _show(rows, counted)
-    return 1 if worse or more(counted) else 0
+        _show(rows, counts)
+    return 1 if worse or more(counts) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,15 +82,19 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m ci.watch",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Exit codes: 0 all is well, 1 a rate is lower (95 %) or a call takes more instructions, "
-        "2 it could not be done.",
+        epilog="Exit codes: 0 all is well, 1 a rate is lower (95 %), or instructions or system calls are "
+        "more, 2 it could not be done.",
     )
     parser.add_argument("base", type=Path, help="the programs of the base: a folder such as target/release")
     parser.add_argument("new", type=Path, help="the programs of this tree")
     parser.add_argument("--rounds", type=_rounds, default=7, metavar="N", help="in turns; at least 2 [7]")
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each measurement [1]")
     parser.add_argument("--only", nargs="+", choices=LOADS, metavar="LOAD", help=", ".join(LOADS))
-    parser.add_argument("--no-count", action="store_true", help="do not count instructions (valgrind)")
+    parser.add_argument(
+        "--no-count",
+        action="store_true",
+        help="do not count instructions (valgrind) and system calls (strace)",
+    )
     parser.add_argument(
         "--output",
         type=Path,
@@ -196,24 +207,31 @@ def _of(series: Series, name: str) -> Series:
     return dataclasses.replace(series, record=name, paired=True)
 
 
-def _instructions(folder: Path) -> dict[str, float]:
-    """Of a call that sends or receives 64 bytes on a link, by callgrind."""
+def _counts(folder: Path) -> Counts:
+    """Of calls that send or receive 64 bytes on a link, instructions; of a round trip, system calls."""
     environment = os.environ | {"NETACC_BIN_DIR": str(folder.resolve())}
-    command = [sys.executable, "-m", "tests.apps.instructions"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise WatchError(f"instructions of {folder}: {lines[-1]}")
-    found: dict[str, float] = json.loads(done.stdout)
+    found: Counts = {}
+    for name in ("instructions", "system_calls"):
+        command = [sys.executable, "-m", f"tests.apps.{name}"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            raise WatchError(f"{name} of {folder}: {lines[-1]}")
+        found[name] = json.loads(done.stdout)
     return found
 
 
-def more(counted: dict[str, dict[str, float]]) -> bool:
-    """Whether a call takes more instructions, by more than its count varies."""
-    return any(counted["new"][call] > counted["base"][call] * 1.001 for call in CALLS) if counted else False
+def more(counts: dict[str, Counts]) -> bool:
+    """Whether a call takes more instructions, or a round trip more system calls, than their counts vary."""
+    if not counts:
+        return False
+    base, new = (counts[tree] for tree in TREES)
+    return any(new["instructions"][call] > base["instructions"][call] * 1.001 for call in CALLS) or any(
+        new["system_calls"][case] > base["system_calls"][case] + most for case, most in VARIATION.items()
+    )
 
 
-def _show(rows: list[dict[str, Any]], counted: dict[str, dict[str, float]]) -> None:
+def _show(rows: list[dict[str, Any]], counts: dict[str, Counts]) -> None:
     print("new to base, with intervals (95 %): * leaves out 1. On tcp both trees are the same kernel's.")
     for row in rows:
         if "means" in row:
@@ -226,11 +244,18 @@ def _show(rows: list[dict[str, Any]], counted: dict[str, dict[str, float]]) -> N
         worse = "  worse" if row["worse"] else ""
         mark = "*" if ratio.differs else " "
         print(f"{row['load']:12} {row['path']:5} {row['figure']:6} {ratio.value:.2f}{interval}{mark}{worse}")
-    for call in CALLS if counted else ():
-        base, new = counted["base"][call], counted["new"][call]
+    if not counts:
+        return
+    base, new = (counts[tree] for tree in TREES)
+    for call in CALLS:
+        before, now = (of["instructions"][call] for of in (base, new))
         print(
-            f"instructions of a {call} of 64 bytes: {base:.1f} before, {new:.1f} now ({new / base - 1:+.1%})"
+            f"instructions of a {call} of 64 bytes: {before:.1f} before, {now:.1f} now "
+            f"({now / before - 1:+.1%})"
         )
+    for case in VARIATION:
+        before, now = (of["system_calls"][case] for of in (base, new))
+        print(f"system calls of a round trip, both ends {case}: {before:.3f} before, {now:.3f} now")
 
 
 if __name__ == "__main__":

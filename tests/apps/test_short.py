@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.system_calls import calls
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -27,16 +28,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / "short.c"], check=True, timeout=60)
     return built
-
-
-def calls(folder: Path, command: list[str | Path], **env: str) -> int:
-    """System calls of all threads of a run."""
-    trace = folder / "trace"
-    words = ["strace", "-f", "-c", "-U", "calls,name", "-o", trace, *command]
-    clean = {"PATH": "/usr/bin:/bin", "NETACC_CONF": "/dev/null"}
-    subprocess.run(words, env=clean | env, check=True, stdout=subprocess.DEVNULL, timeout=120)
-    totals = [line.split()[0] for line in trace.read_text().splitlines() if line.endswith("total")]
-    return int(totals[-1])
 
 
 @pytest.mark.parametrize("requests", [0, 1, 5, 10])

@@ -75,11 +75,18 @@ def test_an_earlier_record_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "there is something already" in capsys.readouterr().err
 
 
-def test_more_instructions_are_worse() -> None:
-    base = {"send": 1000.0, "recv": 1200.0}
+def test_more_instructions_or_system_calls_are_worse() -> None:
+    base = {"instructions": {"send": 1000.0, "recv": 1200.0}, "system_calls": {"awake": 0.001, "asleep": 2.1}}
+
+    def found(what: str, **changed: float) -> bool:
+        return watch.more({"base": base, "new": base | {what: base[what] | changed}})
+
     assert not watch.more({})
-    assert not watch.more({"base": base, "new": base | {"send": 900.0}})
-    assert watch.more({"base": base, "new": base | {"recv": 1210.0}})
+    assert not found("instructions", send=900.0)
+    assert found("instructions", recv=1210.0)
+    assert not found("system_calls", awake=0.005, asleep=2.4)
+    assert found("system_calls", awake=1.0)
+    assert found("system_calls", asleep=4.1)
 
 
 def test_a_program_that_fails_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
