@@ -32,17 +32,25 @@ COMPILERS = {
     "glibc-pie": ["gcc", "-static-pie", *C_FLAGS],
     "musl": ["musl-gcc", "-static", *C_FLAGS],
 }
-BUILDS = [*COMPILERS, "rust", "go", "go-stripped"]
+#: By the value of `CGO_ENABLED`, and what `go build` is told besides.
+GO = {
+    "go": ("0", []),
+    "go-cgo": ("1", []),
+    "go-cgo-pie": ("1", ["-buildmode=pie", "-ldflags=-linkmode=external"]),
+}
+BUILDS = [*COMPILERS, "rust", *GO, "go-stripped"]
 
 SPAWN = "import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); os.waitpid(pid, 0)"
 
 Build = Callable[[str], Path]
 
 
-def compile_go(program: Path) -> None:
+def compile_go(program: Path, kind: str) -> None:
+    cgo, options = GO[kind]
     # The compiler that is installed, and no module from elsewhere.
-    env = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "GOPROXY": "off"}
-    subprocess.run(["go", "build", "-o", program, "."], cwd=SOURCES / "go", env=env, check=True, timeout=300)
+    env = os.environ | {"CGO_ENABLED": cgo, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "GOPROXY": "off"}
+    words = ["go", "build", *options, "-o", program, "."]
+    subprocess.run(words, cwd=SOURCES / "go", env=env, check=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +67,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
             subprocess.run(
                 ["rustc", "-O", *target, "-o", program, SOURCES / "echo.rs"], check=True, timeout=120
             )
-        elif kind == "go":
-            compile_go(program)
+        elif kind in GO:
+            compile_go(program, kind)
         elif kind == "go-stripped":
             subprocess.run(["strip", "-o", program, built("go")], check=True, timeout=60)
         else:

@@ -13,6 +13,7 @@ const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 /// The name of a library, in the dynamic section: the dynamic linker itself has one, and no interpreter.
 const DT_SONAME: u64 = 14;
+const DT_NEEDED: u64 = 1;
 const PT_INTERP: u32 = 3;
 const PT_TLS: u32 = 7;
 const PF_X: u32 = 1;
@@ -45,7 +46,7 @@ pub struct Section {
     pub file: Range<usize>,
 }
 
-/// A static program.
+/// A program.
 #[derive(Debug)]
 pub struct Elf<'a> {
     bytes: &'a [u8],
@@ -59,6 +60,8 @@ pub struct Elf<'a> {
     pub headers: (u64, u16),
     /// The bytes of each thread's own variables.
     pub tls: Option<u64>,
+    /// Whether it names shared libraries that it needs.
+    pub needs_libraries: bool,
 }
 
 /// See [`crate::is_static`].
@@ -114,6 +117,25 @@ fn range(at: u64, len: u64, limit: usize) -> Option<Range<usize>> {
     Some(at..end)
 }
 
+/// See [`Elf::section`]. Needs no memory.
+pub(crate) fn section(bytes: &[u8], name: &[u8]) -> Option<Section> {
+    let table = usize::try_from(word(bytes, 40)?).ok().filter(|at| *at > 0)?;
+    let count = half(bytes, 60)?;
+    let in_file = |at: &usize| at.checked_add(SECTION_HEADER).is_some_and(|end| end <= bytes.len());
+    let header = |index: u16| table.checked_add(usize::from(index) * SECTION_HEADER).filter(in_file);
+    let names_at = header(half(bytes, 62)?)?;
+    let names = range(word(bytes, names_at + 24)?, word(bytes, names_at + 32)?, bytes.len())?;
+    let names = &bytes[names];
+    (0..count).find_map(|index| {
+        let at = header(index)?;
+        let own = names.get(usize::try_from(full(bytes, at)?).ok()?..)?;
+        let matches = own.strip_prefix(name)?.first() == Some(&0);
+        let address = word(bytes, at + 16)?;
+        let file = range(word(bytes, at + 24)?, word(bytes, at + 32)?, bytes.len())?;
+        matches.then_some(Section { address, file })
+    })
+}
+
 impl<'a> Elf<'a> {
     /// Reads the headers. A dynamic program is read, too: see [`Elf::parse_static`].
     ///
@@ -146,7 +168,7 @@ impl<'a> Elf<'a> {
         if usize::from(half(bytes, 54)?) != PROGRAM_HEADER || table < HEADER {
             return None;
         }
-        let (mut segments, mut interpreted, mut tls) = (Vec::new(), false, None);
+        let (mut segments, mut interpreted, mut tls, mut needs_libraries) = (Vec::new(), false, None, false);
         for index in 0..usize::from(count) {
             let at = table.checked_add(index * PROGRAM_HEADER)?;
             match full(bytes, at)? {
@@ -154,7 +176,9 @@ impl<'a> Elf<'a> {
                 PT_INTERP => interpreted = true,
                 PT_DYNAMIC => {
                     let section = range(word(bytes, at + 8)?, word(bytes, at + 32)?, bytes.len())?;
-                    interpreted |= bytes[section].chunks_exact(16).any(|entry| word(entry, 0) == Some(DT_SONAME));
+                    let has = |kind| bytes[section.clone()].chunks_exact(16).any(|entry| word(entry, 0) == Some(kind));
+                    interpreted |= has(DT_SONAME);
+                    needs_libraries |= has(DT_NEEDED);
                 }
                 PT_TLS => tls = Some(word(bytes, at + 40)?),
                 _ => {}
@@ -168,7 +192,8 @@ impl<'a> Elf<'a> {
         let holder = segments.iter().find(|s| s.file.start <= table && table < s.file.end)?;
         let headers = (holder.address + (table - holder.file.start) as u64, count);
         let entry = word(bytes, 24)?;
-        Some(Ok((Elf { bytes, segments, movable: kind == Some(MOVABLE), entry, headers, tls }, interpreted)))
+        let movable = kind == Some(MOVABLE);
+        Some(Ok((Elf { bytes, segments, movable, entry, headers, tls, needs_libraries }, interpreted)))
     }
 
     /// The whole file.
@@ -184,20 +209,7 @@ impl<'a> Elf<'a> {
 
     /// The section of this name, if the file has sections and that one has bytes.
     pub fn section(&self, name: &[u8]) -> Option<Section> {
-        let table = usize::try_from(word(self.bytes, 40)?).ok().filter(|at| *at > 0)?;
-        let count = half(self.bytes, 60)?;
-        let header = |index: u16| table.checked_add(usize::from(index) * SECTION_HEADER);
-        let names_at = header(half(self.bytes, 62)?)?;
-        let names = range(word(self.bytes, names_at + 24)?, word(self.bytes, names_at + 32)?, self.bytes.len())?;
-        let names = &self.bytes[names];
-        (0..count).find_map(|index| {
-            let at = header(index)?;
-            let own = names.get(usize::try_from(full(self.bytes, at)?).ok()?..)?;
-            let matches = own.strip_prefix(name)?.first() == Some(&0);
-            let address = word(self.bytes, at + 16)?;
-            let file = range(word(self.bytes, at + 24)?, word(self.bytes, at + 32)?, self.bytes.len())?;
-            matches.then_some(Section { address, file })
-        })
+        section(self.bytes, name)
     }
 
     /// The bytes of the file that are mapped at an address, from there to the end of the segment.

@@ -8,8 +8,10 @@ use std::arch::naked_asm;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
+use netacc_loader::library_calls::NUMBERS;
+
 use crate::block::{Block, Frame};
-use crate::numbers::{interesting, NUMBERS};
+use crate::numbers::interesting;
 
 /// System call numbers that the loader or the library handles. The others stay as they are.
 static INTERESTING: [u8; NUMBERS] = interesting();

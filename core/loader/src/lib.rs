@@ -17,6 +17,8 @@
 pub mod decode;
 pub mod elf;
 mod go;
+#[cfg(target_arch = "x86_64")]
+pub mod library_calls;
 pub mod plan;
 pub mod relocate;
 pub mod sites;
@@ -28,6 +30,11 @@ pub const PROGRAM_VARIABLE: &str = "NETACC_STATIC_PROGRAM";
 /// returns that it cannot. Needs no memory.
 pub fn is_static(read: impl Fn(&mut [u8], u64) -> bool) -> bool {
     elf::is_static(read)
+}
+
+/// Whether a file is a Go program, by the names of its sections. Needs no memory.
+pub fn is_go(file: &[u8]) -> bool {
+    go::is_go(file)
 }
 
 /// If it is set, `netacc-loader` prints why a program runs plainly. The program itself does not get it.
@@ -46,9 +53,15 @@ pub enum Refusal {
     /// It has an interpreter, so the library can be preloaded.
     #[error("it is dynamically linked")]
     Dynamic,
+    /// It needs no shared libraries, so `netacc-loader` can run it.
+    #[error("it needs no shared libraries")]
+    Static,
     /// No system call was found.
     #[error("no system call was found in it")]
     NoSites,
+    /// It is Go, of a version whose table of functions is not known.
+    #[error("its table of functions is not known")]
+    NoTable,
     /// The instructions around a system call cannot be moved.
     #[error("the system call at {0:#x} cannot be replaced")]
     Site(u64),

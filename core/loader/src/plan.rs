@@ -45,7 +45,7 @@ pub struct Patch {
 pub struct Plan {
     /// Of its code.
     pub patches: Vec<Patch>,
-    /// The address of the page where the stubs begin, directly behind the program.
+    /// The address of the page where the stubs begin: directly behind a static program.
     pub stubs_address: u64,
     /// The stubs. The first [`SLOT`] bytes get the address to which they jump.
     pub stubs: Vec<u8>,
@@ -59,12 +59,33 @@ impl Plan {
     /// # Errors
     /// A system call was found that cannot be replaced, or none.
     pub fn new(elf: &Elf<'_>) -> Result<Plan, Refusal> {
-        let span = elf.span();
-        let mut plan = Plan { patches: Vec::new(), stubs_address: span.end, stubs: vec![0; SLOT], is_go: false };
         let functions = go::functions(elf);
-        plan.is_go = functions.is_some();
+        Plan::of(elf, elf.span().end, functions.as_deref())
+    }
+
+    /// The plan for the Go code of a dynamic program that is in this process. Its C code makes no system call itself.
+    ///
+    /// `bias` is the distance of its addresses in memory from those in the file, `word_at` reads a word of the program in
+    /// memory, and `stubs_address` is where the stubs will be, as an address in the file.
+    ///
+    /// # Errors
+    /// As [`Plan::new`]; or the table of its functions is not known.
+    pub fn in_memory(
+        elf: &Elf<'_>,
+        bias: u64,
+        word_at: impl Fn(u64) -> u64,
+        stubs_address: u64,
+    ) -> Result<Plan, Refusal> {
+        let functions = go::functions_in_memory(elf, bias, word_at).ok_or(Refusal::NoTable)?;
+        Plan::of(elf, stubs_address, Some(&functions))
+    }
+
+    /// With the functions of a Go program.
+    fn of(elf: &Elf<'_>, stubs_address: u64, functions: Option<&[Range<u64>]>) -> Result<Plan, Refusal> {
+        let is_go = functions.is_some();
+        let mut plan = Plan { patches: Vec::new(), stubs_address, stubs: vec![0; SLOT], is_go };
         for code in code_of(elf) {
-            let found = match &functions {
+            let found = match functions {
                 Some(functions) => sweep(code, with_calls(code, functions))?,
                 None => sweep(code, std::iter::once(0..code.bytes.len()))?,
             };

@@ -1,4 +1,4 @@
-/* The state of a thread that os/deferral.rs keeps. In C because stable Rust has no thread-local variable that code can reach
+/* States of a thread: first the one that os/deferral.rs keeps. In C because stable Rust has no thread-local variable that code can reach
  * without a function of the dynamic linker, as this model permits. */
 
 #include <signal.h>
@@ -11,3 +11,13 @@ struct calls {
 };
 
 _Thread_local struct calls netacc_calls __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+/* The stack on which the library's code runs for calls that patched code of the program makes. See hooks/patched/entry.rs. */
+struct patched {
+    uint64_t top;
+    uint64_t low;
+    int32_t left;
+    uint32_t registered;
+};
+
+_Thread_local struct patched netacc_patched __attribute__((tls_model("initial-exec"), visibility("hidden")));

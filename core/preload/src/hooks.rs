@@ -25,6 +25,8 @@ pub mod confinement;
 pub mod descriptors;
 pub mod liburing;
 pub mod opening;
+#[cfg(target_arch = "x86_64")]
+mod patched;
 pub mod process;
 pub mod readiness;
 pub mod sanitizers;
@@ -190,6 +192,8 @@ mod load {
             crate::ops::environment::remember(own_path);
         }
         crate::ops::connection::receive_from_starter();
+        #[cfg(target_arch = "x86_64")]
+        super::patched::start();
         // Handlers run in the opposite order of their registration: after the program's own.
         // SAFETY: the handler takes an argument that it does not use; the library is never unloaded.
         unsafe { __cxa_at_quick_exit(exit_quickly, std::ptr::null_mut()) };

@@ -1,0 +1,206 @@
+//! The way from the program's code to the hooks, in assembly.
+//!
+//! Go code has small stacks of its own, so the library's code runs on another one, which each thread gets at its first call. A
+//! signal handler that interrupts a call, and makes calls itself, uses the next part of that stack. So `top` is lowered
+//! by a part before the stack is switched, and raised after it is switched back.
+//!
+//! Go keeps no value in vector registers over a system call, but expects zero in xmm15.
+
+#![expect(clippy::too_many_lines, reason = "a sequence of instructions, with a line for each register")]
+
+use std::arch::naked_asm;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use netacc_loader::library_calls::{table, NUMBERS};
+
+use super::calls;
+
+/// The variable of `calls.c`.
+#[repr(C)]
+pub(super) struct Stack {
+    /// Where the unused part begins, from above; 0 until the thread has a stack.
+    pub(super) top: u64,
+    /// The lowest address.
+    pub(super) low: u64,
+    /// The parts that are unused.
+    left: i32,
+    /// Whether the stack is given back when the thread ends.
+    pub(super) registered: u32,
+}
+
+/// The program's registers at a system call that the hooks need, or that the kernel would keep.
+#[repr(C)]
+pub(super) struct Frame {
+    pub(super) rax: u64,
+    pub(super) rdi: u64,
+    pub(super) rsi: u64,
+    pub(super) rdx: u64,
+    pub(super) r10: u64,
+    pub(super) r8: u64,
+    pub(super) r9: u64,
+    /// The address of the stub's system call.
+    pub(super) raw: u64,
+    pub(super) rsp: u64,
+    pub(super) reserved: u64,
+}
+
+/// The stack for one call. Arbitrary: the library's deepest calls need less than half of it.
+const PART: usize = 128 << 10;
+/// How many calls may interrupt each other. Go's handlers block all signals, so there are two at most.
+const PARTS: usize = 3;
+/// All parts, and a page without access below.
+pub(super) const BYTES: usize = PARTS * PART + 4096;
+
+/// Calls that the library does not handle by itself, but this module does.
+const MORE: [i64; 5] =
+    [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork, libc::SYS_vfork, libc::SYS_rt_sigaction];
+/// Calls for [`calls::handle`] by number. All others stay as they are.
+static INTERESTING: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
+
+/// Before the first call.
+pub(super) fn prepare() {
+    for (entry, interesting) in INTERESTING.iter().zip(table(&MORE)) {
+        entry.store(interesting, Ordering::SeqCst);
+    }
+}
+
+/// Stubs jump here, with the address of the stub's system call in r11; rcx is free, too. Goes on at the system call if the
+/// call is the kernel's alone, and behind it otherwise.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn call() {
+    naked_asm!(
+        "cmp rax, {numbers}",
+        "jae 9f",
+        "lea rcx, [rip + {interesting}]",
+        "cmp byte ptr [rcx + rax], 0",
+        "je 9f",
+        // A new thread, or a child beside its parent, goes on in the program with another stack.
+        "cmp eax, {clone}",
+        "jne 1f",
+        "test edi, {vfork_flag}",
+        "jnz 1f",
+        "test edi, {memory_flag}",
+        "jnz 9f",
+        "1:",
+        "mov rcx, qword ptr [rip + netacc_patched@GOTTPOFF]",
+        "sub dword ptr fs:[rcx + {left}], 1",
+        "js 5f",
+        "2:",
+        "sub qword ptr fs:[rcx + {top}], {part}",
+        "mov rcx, fs:[rcx + {top}]",
+        "lea rcx, [rcx + {part}]",
+        "xchg rcx, rsp",
+        "sub rsp, {frame}",
+        "mov [rsp + {rax}], rax",
+        "mov [rsp + {rdi}], rdi",
+        "mov [rsp + {rsi}], rsi",
+        "mov [rsp + {rdx}], rdx",
+        "mov [rsp + {r10}], r10",
+        "mov [rsp + {r8}], r8",
+        "mov [rsp + {r9}], r9",
+        "mov [rsp + {raw}], r11",
+        "mov [rsp + {rsp}], rcx",
+        "cld",
+        "mov rdi, rsp",
+        "call {handle}",
+        "mov rdi, [rsp + {rdi}]",
+        "mov rsi, [rsp + {rsi}]",
+        "mov rdx, [rsp + {rdx}]",
+        "mov r10, [rsp + {r10}]",
+        "mov r8, [rsp + {r8}]",
+        "mov r9, [rsp + {r9}]",
+        "mov r11, [rsp + {raw}]",
+        "mov rsp, [rsp + {rsp}]",
+        "pxor xmm15, xmm15",
+        "mov rcx, qword ptr [rip + netacc_patched@GOTTPOFF]",
+        "add qword ptr fs:[rcx + {top}], {part}",
+        "add dword ptr fs:[rcx + {left}], 1",
+        "add r11, 2",
+        "9: jmp r11",
+        // The thread's first call: maps a stack. Its own stack may be too small for a word, so vector registers keep others.
+        "5:",
+        "add dword ptr fs:[rcx + {left}], 1",
+        "cmp qword ptr fs:[rcx + {top}], 0",
+        "jne 8f",
+        "movq xmm0, rax",
+        "movq xmm1, rdi",
+        "movq xmm2, rsi",
+        "movq xmm3, rdx",
+        "movq xmm4, r10",
+        "movq xmm5, r8",
+        "movq xmm6, r9",
+        "movq xmm7, r11",
+        "mov eax, {mmap}",
+        "xor edi, edi",
+        "mov esi, {bytes}",
+        "mov edx, {access}",
+        "mov r10d, {kind}",
+        "mov r8, -1",
+        "xor r9d, r9d",
+        "syscall",
+        "movq rdi, xmm1",
+        "movq rsi, xmm2",
+        "movq rdx, xmm3",
+        "movq r10, xmm4",
+        "movq r8, xmm5",
+        "movq r9, xmm6",
+        "movq r11, xmm7",
+        "cmp rax, -4096",
+        "ja 7f",
+        "mov rcx, qword ptr [rip + netacc_patched@GOTTPOFF]",
+        "mov fs:[rcx + {low}], rax",
+        "add rax, {bytes}",
+        // A handler may have come in between, and have made a stack: then that one is lost.
+        "mov fs:[rcx + {top}], rax",
+        "mov dword ptr fs:[rcx + {left}], {parts} - 1",
+        "movq rax, xmm0",
+        "jmp 2b",
+        // No memory: that is the call's result.
+        "7:",
+        "add r11, 2",
+        "jmp r11",
+        // More handlers within each other than there are parts.
+        "8: ud2",
+        numbers = const NUMBERS,
+        interesting = sym INTERESTING,
+        handle = sym calls::handle,
+        clone = const libc::SYS_clone,
+        vfork_flag = const libc::CLONE_VFORK,
+        memory_flag = const libc::CLONE_VM,
+        mmap = const libc::SYS_mmap,
+        access = const libc::PROT_READ | libc::PROT_WRITE,
+        kind = const libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE,
+        bytes = const BYTES,
+        part = const PART,
+        parts = const PARTS,
+        top = const offset_of!(Stack, top),
+        low = const offset_of!(Stack, low),
+        left = const offset_of!(Stack, left),
+        frame = const size_of::<Frame>(),
+        rax = const offset_of!(Frame, rax),
+        rdi = const offset_of!(Frame, rdi),
+        rsi = const offset_of!(Frame, rsi),
+        rdx = const offset_of!(Frame, rdx),
+        r10 = const offset_of!(Frame, r10),
+        r8 = const offset_of!(Frame, r8),
+        r9 = const offset_of!(Frame, r9),
+        raw = const offset_of!(Frame, raw),
+        rsp = const offset_of!(Frame, rsp),
+    );
+}
+
+/// The calling thread's stack.
+pub(super) fn of_thread() -> *mut Stack {
+    let stack: *mut Stack;
+    // SAFETY: computes an address, which is the same as long as the thread runs.
+    unsafe {
+        std::arch::asm!(
+            "mov {stack}, qword ptr [rip + netacc_patched@GOTTPOFF]",
+            "add {stack}, qword ptr fs:[0]",
+            stack = out(reg) stack,
+            options(pure, nomem, nostack),
+        );
+    }
+    stack
+}
