@@ -273,6 +273,13 @@ job_loom() { # models of the lock-free parts: every interleaving, and every valu
     RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom -p netacc-shm -p netacc-preload --lib -- models
 }
 
+job_go-versions() { # programs of Go 1.18 to 1.26, linked in each way (compilers come from the Go module proxy)
+    need_python
+    need "${NEEDS_APPS[@]}"
+    need_binaries
+    .venv/bin/python -m pytest --reruns 1 --rerun-show-tracebacks -rR tests/apps/test_go_versions.py "$@"
+}
+
 job_threads() { # a program of many threads, natively and accelerated, many times over
     local run
     for run in {1..20}; do
@@ -484,6 +491,7 @@ job_nightly() { # packages, aarch64, hours of fuzzing, and 10^6 programs on shar
     need_binaries
     "$BASH" ci/run.sh packages
     "$BASH" ci/run.sh aarch64
+    "$BASH" ci/run.sh go-versions
     fuzz_target encodings 100000000 7200
     fuzz_target datagrams 100000000 3600
     fuzz_target stranger 100000000 3600
@@ -513,7 +521,7 @@ job_apps() { # pytest: real programs, natively and accelerated (arguments replac
     .venv/bin/python -m pytest -m quiet tests/apps
     # Most tests wait more than they compute. Those of one file share what they build. On a machine that is so busy a
     # program can end before its connections are promoted, so a test that fails gets a second chance. The summary lists it.
-    .venv/bin/python -m pytest -n 3 --dist loadfile -m "not quiet" --reruns 1 --rerun-show-tracebacks -rR tests/apps tests/ci
+    .venv/bin/python -m pytest -n 3 --dist loadfile -m "not quiet and not long" --reruns 1 --rerun-show-tracebacks -rR tests/apps tests/ci
 }
 
 job_lab() { # RDMA devices in micro-VMs: SoftRoCE, soft-iWARP and emulated eRDMA, one host and two (arguments: for pytest)

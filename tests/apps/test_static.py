@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.lib import counters
+from tests.apps.lib import counters, golang
 from tests.apps.lib.client import DONE, read_report
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.net import free_port, wait_listening
@@ -32,25 +32,13 @@ COMPILERS = {
     "glibc-pie": ["gcc", "-static-pie", *C_FLAGS],
     "musl": ["musl-gcc", "-static", *C_FLAGS],
 }
-#: By the value of `CGO_ENABLED`, and what `go build` is told besides.
-GO = {
-    "go": ("0", []),
-    "go-cgo": ("1", []),
-    "go-cgo-pie": ("1", ["-buildmode=pie", "-ldflags=-linkmode=external"]),
-}
-BUILDS = [*COMPILERS, "rust", *GO, "go-stripped"]
+#: A test that runs all versions of Go has the others: see test_go_versions.py.
+GO = ["go", "go-stripped", "go-pie", "go-cgo"]
+BUILDS = [*COMPILERS, "rust", *GO]
 
 SPAWN = "import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); os.waitpid(pid, 0)"
 
 Build = Callable[[str], Path]
-
-
-def compile_go(program: Path, kind: str) -> None:
-    cgo, options = GO[kind]
-    # The compiler that is installed, and no module from elsewhere.
-    env = os.environ | {"CGO_ENABLED": cgo, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "GOPROXY": "off"}
-    words = ["go", "build", *options, "-o", program, "."]
-    subprocess.run(words, cwd=SOURCES / "go", env=env, check=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +56,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
                 ["rustc", "-O", *target, "-o", program, SOURCES / "echo.rs"], check=True, timeout=120
             )
         elif kind in GO:
-            compile_go(program, kind)
-        elif kind == "go-stripped":
-            subprocess.run(["strip", "-o", program, built("go")], check=True, timeout=60)
+            golang.build(program, golang.MODES[kind])
         else:
             subprocess.run([*COMPILERS[kind], "-o", program, SOURCES / "echo.c"], check=True, timeout=60)
         return program
@@ -115,6 +101,7 @@ def test_a_static_server_talks_over_links(kind: str, build: Build, lab: Lab) -> 
         pytest.param([sys.executable, "-c", SPAWN], id="posix_spawn"),
         pytest.param([sys.executable, "-c", SPAWN.replace("spawn(", "spawnp(")], id="posix_spawnp"),
         pytest.param(["go"], id="go"),
+        pytest.param(["go-cgo"], id="go-cgo"),
         pytest.param(["musl"], id="musl"),
     ],
 )
@@ -131,7 +118,7 @@ def test_a_static_child_talks_over_links(starter: list[str], build: Build, lab: 
     lab.dismiss(client)
 
 
-@pytest.mark.parametrize("kind", ["go", "musl"])
+@pytest.mark.parametrize("kind", ["go", "go-cgo", "musl"])
 def test_a_dynamic_child_of_a_static_program_talks_over_links(kind: str, build: Build, lab: Lab) -> None:
     port = free_port()
     server = lab.start("server", [build(kind), "serve", str(port)], accelerated=True)
@@ -142,7 +129,7 @@ def test_a_dynamic_child_of_a_static_program_talks_over_links(kind: str, build: 
     lab.dismiss(client)
 
 
-@pytest.mark.parametrize("kind", ["go", "musl"])
+@pytest.mark.parametrize("kind", ["go", "go-cgo", "musl"])
 def test_a_peer_without_the_library_notices_nothing(kind: str, build: Build, lab: Lab) -> None:
     port = free_port()
     server = lab.start("server", [build(kind), "serve", str(port)], accelerated=True)
@@ -154,7 +141,12 @@ def test_a_peer_without_the_library_notices_nothing(kind: str, build: Build, lab
 
 @pytest.mark.parametrize(
     ("kind", "numbers"),
-    [("go", [signal.SIGURG, signal.SIGPROF]), ("musl", [signal.SIGUSR1]), ("glibc", [signal.SIGUSR1])],
+    [
+        ("go", [signal.SIGURG, signal.SIGPROF]),
+        ("go-cgo", [signal.SIGURG, signal.SIGPROF]),
+        ("musl", [signal.SIGUSR1]),
+        ("glibc", [signal.SIGUSR1]),
+    ],
 )
 def test_signals_flood_a_static_program(kind: str, numbers: list[int], build: Build, lab: Lab) -> None:
     """Breaks if a handler runs with the C library's variables, or an interrupted call loses its stack."""
@@ -226,4 +218,7 @@ def test_doctor_says_how_a_program_will_run(build: Build) -> None:
     assert f"{build('go')} is Go: netacc-loader runs it, with " in finding(build("go"))
     assert "is statically linked: netacc-loader runs it" in finding(build("musl"))
     assert "NACC_STATIC=0: it stays on TCP" in finding(build("musl"), NACC_STATIC="0")
+    assert f"{build('go-pie')} is Go: netacc-loader runs it, with " in finding(build("go-pie"))
+    assert "is Go with C: the library is preloaded, and replaces its system calls" in finding(build("go-cgo"))
+    assert "its Go code stays on TCP" in finding(build("go-cgo"), NACC_STATIC="0")
     assert "is dynamically linked: the library is preloaded" in finding("env")

@@ -27,6 +27,8 @@ pub(super) struct Obstacle {
 enum Kind {
     Privileged,
     Static,
+    /// It has an interpreter, and needs no library.
+    Alone,
     OtherProcessor,
     Musl,
 }
@@ -35,7 +37,7 @@ impl Obstacle {
     /// Whether the program itself, and not its interpreter, is static, and may be run: then `netacc-loader` can run it.
     pub(super) fn is_static_program(&self) -> bool {
         let may_run = || access(&self.program, AccessFlags::X_OK).is_ok();
-        self.kind == Kind::Static && self.interpreter.is_none() && may_run()
+        matches!(self.kind, Kind::Static | Kind::Alone) && self.interpreter.is_none() && may_run()
     }
 
     /// Whether the program would not even start with a library preloaded.
@@ -54,6 +56,7 @@ impl fmt::Display for Obstacle {
         f.write_str(match self.kind {
             Kind::Privileged => "gains privileges when run (setuid, setgid or capabilities)",
             Kind::Static => "is statically linked",
+            Kind::Alone => "uses no C library",
             Kind::OtherProcessor => "is built for another processor or word size",
             Kind::Musl => "uses musl instead of glibc",
         })?;
@@ -165,7 +168,9 @@ fn elf_obstacle(file: &File, head: &[u8]) -> Option<Option<Kind>> {
         let len = read_some(file, &mut name, read_u64(&entry, 8)?)?;
         let name = name[..len].split(|byte| *byte == 0).next().unwrap_or_default();
         let musl = name.windows(7).any(|part| part == b"ld-musl");
-        return Some(musl.then_some(Kind::Musl));
+        let read = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).is_ok();
+        let alone = || netacc_loader::is_static(read).then_some(Kind::Alone);
+        return Some(musl.then_some(Kind::Musl).or_else(alone));
     }
     Some(Some(Kind::Static))
 }

@@ -13,9 +13,15 @@ const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 /// The name of a library, in the dynamic section: the dynamic linker itself has one, and no interpreter.
 const DT_SONAME: u64 = 14;
+const DT_NULL: u64 = 0;
 const DT_NEEDED: u64 = 1;
+const DT_RELA: u64 = 7;
+const DT_RELA_BYTES: u64 = 8;
+/// Relocations in other forms, and in code.
+const DT_OTHER_RELOCATIONS: [u64; 4] = [17, 22, 23, 36];
 const PT_INTERP: u32 = 3;
 const PT_TLS: u32 = 7;
+const PT_RELRO: u32 = 0x6474_e552;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const PF_R: u32 = 4;
@@ -46,6 +52,15 @@ pub struct Section {
     pub file: Range<usize>,
 }
 
+/// The work of the dynamic linker for a program that needs no shared libraries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Linking {
+    /// Words to set: their addresses, and the values before the distance of the program's place is added.
+    pub words: Vec<(u64, u64)>,
+    /// Pages that are not writable afterwards.
+    pub sealed: Option<Range<u64>>,
+}
+
 /// A program.
 #[derive(Debug)]
 pub struct Elf<'a> {
@@ -62,6 +77,12 @@ pub struct Elf<'a> {
     pub tls: Option<u64>,
     /// Whether it names shared libraries that it needs.
     pub needs_libraries: bool,
+    /// Whether it names an interpreter, or is one.
+    is_interpreted: bool,
+    /// Its dynamic section, in the file.
+    dynamic: Option<Range<usize>>,
+    /// The pages that its interpreter protects.
+    sealed: Option<Range<u64>>,
 }
 
 /// See [`crate::is_static`].
@@ -74,19 +95,47 @@ pub(crate) fn is_static(read: impl Fn(&mut [u8], u64) -> bool) -> bool {
     let (Some(table), Some(count)) = (word(&head, 32), half(&head, 56).filter(|count| *count <= MOST_HEADERS)) else {
         return false;
     };
-    let mut has_code = false;
+    let (mut has_code, mut is_interpreted, mut dynamic) = (false, false, None);
     for index in 0..u64::from(count) {
         let mut header = [0; PROGRAM_HEADER];
         if !table.checked_add(index * PROGRAM_HEADER as u64).is_some_and(|at| read(&mut header, at)) {
             return false;
         }
         match full(&header, 0) {
-            Some(PT_INTERP) => return false,
+            Some(PT_INTERP) => is_interpreted = true,
+            Some(PT_DYNAMIC) => dynamic = word(&header, 8).zip(word(&header, 32)),
             Some(PT_LOAD) => has_code = true,
             _ => {}
         }
     }
-    has_code
+    has_code && (!is_interpreted || dynamic.is_some_and(|(at, len)| needs_none(read, at, len)))
+}
+
+/// Whether the dynamic section names no shared library.
+fn needs_none(read: impl Fn(&mut [u8], u64) -> bool, mut at: u64, mut len: u64) -> bool {
+    const ENTRY: u64 = 16;
+    /// Arbitrary, and more than any linker writes.
+    const MOST_BYTES: u64 = 4096;
+    let mut buffer = [0; 16 * ENTRY as usize];
+    if len > MOST_BYTES {
+        return false;
+    }
+    while len >= ENTRY {
+        let part = &mut buffer[..len.min(16 * ENTRY) as usize];
+        if !read(part, at) {
+            return false;
+        }
+        for entry in part.chunks_exact(ENTRY as usize) {
+            match word(entry, 0) {
+                Some(DT_NEEDED) => return false,
+                Some(DT_NULL) => return true,
+                _ => {}
+            }
+        }
+        let read = part.len() as u64;
+        (at, len) = (at.saturating_add(read), len - read);
+    }
+    true
 }
 
 /// Whether the header is that of a program for this processor.
@@ -142,58 +191,118 @@ impl<'a> Elf<'a> {
     /// # Errors
     /// It is no program for this processor, or it is broken.
     pub fn parse(bytes: &'a [u8]) -> Result<Elf<'a>, Refusal> {
-        Elf::read(bytes).ok_or(Refusal::Broken)?.map(|(elf, _)| elf)
+        if is_own(bytes) {
+            Elf::read(bytes).ok_or(Refusal::Broken)
+        } else {
+            Err(Refusal::OtherProcessor)
+        }
     }
 
-    /// As [`Elf::parse`], for programs that need no interpreter.
+    /// As [`Elf::parse`], for programs that need no shared libraries: nothing else than [`Elf::linking`] is left of an
+    /// interpreter's work.
     ///
     /// # Errors
     /// As [`Elf::parse`]; or the program is dynamic.
     pub fn parse_static(bytes: &'a [u8]) -> Result<Elf<'a>, Refusal> {
-        match Elf::read(bytes).ok_or(Refusal::Broken)?? {
-            (_, true) => Err(Refusal::Dynamic),
-            (elf, false) => Ok(elf),
+        let elf = Elf::parse(bytes)?;
+        let is_linker = elf.has_entry(DT_SONAME);
+        if elf.needs_libraries || is_linker {
+            return Err(Refusal::Dynamic);
         }
+        Ok(elf)
     }
 
-    /// The program, and whether it names an interpreter. `None`: something lies outside of the file.
-    fn read(bytes: &'a [u8]) -> Option<Result<(Elf<'a>, bool), Refusal>> {
+    /// `None`: something lies outside of the file.
+    fn read(bytes: &'a [u8]) -> Option<Elf<'a>> {
         const MOVABLE: u16 = 3;
-        let kind = half(bytes, 16);
-        if !is_own(bytes) {
-            return Some(Err(Refusal::OtherProcessor));
-        }
         let table = usize::try_from(word(bytes, 32)?).ok()?;
         let count = half(bytes, 56)?;
         if usize::from(half(bytes, 54)?) != PROGRAM_HEADER || table < HEADER {
             return None;
         }
-        let (mut segments, mut interpreted, mut tls, mut needs_libraries) = (Vec::new(), false, None, false);
+        let mut elf = Elf {
+            bytes,
+            segments: Vec::new(),
+            movable: half(bytes, 16) == Some(MOVABLE),
+            entry: word(bytes, 24)?,
+            headers: (0, count),
+            tls: None,
+            needs_libraries: false,
+            is_interpreted: false,
+            dynamic: None,
+            sealed: None,
+        };
         for index in 0..usize::from(count) {
             let at = table.checked_add(index * PROGRAM_HEADER)?;
             match full(bytes, at)? {
-                PT_LOAD => segments.push(Segment::read(bytes, at)?),
-                PT_INTERP => interpreted = true,
-                PT_DYNAMIC => {
-                    let section = range(word(bytes, at + 8)?, word(bytes, at + 32)?, bytes.len())?;
-                    let has = |kind| bytes[section.clone()].chunks_exact(16).any(|entry| word(entry, 0) == Some(kind));
-                    interpreted |= has(DT_SONAME);
-                    needs_libraries |= has(DT_NEEDED);
+                PT_LOAD => elf.segments.push(Segment::read(bytes, at)?),
+                PT_INTERP => elf.is_interpreted = true,
+                PT_DYNAMIC => elf.dynamic = Some(range(word(bytes, at + 8)?, word(bytes, at + 32)?, bytes.len())?),
+                PT_TLS => elf.tls = Some(word(bytes, at + 40)?),
+                PT_RELRO => {
+                    let (begin, len) = (word(bytes, at + 16)?, word(bytes, at + 40)?);
+                    elf.sealed = Some(begin & !(PAGE - 1)..begin.checked_add(len)? & !(PAGE - 1));
                 }
-                PT_TLS => tls = Some(word(bytes, at + 40)?),
                 _ => {}
             }
         }
-        segments.retain(|segment| segment.memory > 0);
-        let in_order = segments.windows(2).all(|pair| pair[0].pages().end <= pair[1].pages().start);
-        if segments.is_empty() || !in_order {
+        elf.segments.retain(|segment| segment.memory > 0);
+        let in_order = elf.segments.windows(2).all(|pair| pair[0].pages().end <= pair[1].pages().start);
+        if elf.segments.is_empty() || !in_order {
             return None;
         }
-        let holder = segments.iter().find(|s| s.file.start <= table && table < s.file.end)?;
-        let headers = (holder.address + (table - holder.file.start) as u64, count);
-        let entry = word(bytes, 24)?;
-        let movable = kind == Some(MOVABLE);
-        Some(Ok((Elf { bytes, segments, movable, entry, headers, tls, needs_libraries }, interpreted)))
+        let holder = elf.segments.iter().find(|s| s.file.start <= table && table < s.file.end)?;
+        elf.headers.0 = holder.address + (table - holder.file.start) as u64;
+        elf.needs_libraries = elf.has_entry(DT_NEEDED) || elf.is_interpreted && elf.dynamic.is_none();
+        Some(elf)
+    }
+
+    /// The entries of the dynamic section: kinds and values.
+    fn entries(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let section = self.dynamic.clone().unwrap_or_default();
+        let entries = self.bytes[section].chunks_exact(16);
+        entries.filter_map(|entry| word(entry, 0).zip(word(entry, 8))).take_while(|(kind, _)| *kind != DT_NULL)
+    }
+
+    fn has_entry(&self, kind: u64) -> bool {
+        self.entries().any(|entry| entry.0 == kind)
+    }
+
+    /// The work of the interpreter that a program names, and that is not started. Programs without one do it themselves.
+    ///
+    /// # Errors
+    /// There is more than words that depend on the program's place.
+    pub fn linking(&self) -> Result<Linking, Refusal> {
+        if !self.is_interpreted {
+            return Ok(Linking::default());
+        }
+        let words = self.relative_words().ok_or(Refusal::Dynamic)?;
+        let writable = |range: &Range<u64>| {
+            let holds = |s: &&Segment| s.writable && s.pages().start <= range.start && range.end <= s.pages().end;
+            self.segments.iter().any(|segment| holds(&segment))
+        };
+        let fits = words.iter().all(|(at, _)| at.checked_add(8).is_some_and(|end| writable(&(*at..end))));
+        let sealed = self.sealed.clone().filter(|pages| pages.start < pages.end);
+        if !fits || !sealed.iter().all(writable) {
+            return Err(Refusal::Broken);
+        }
+        Ok(Linking { words, sealed })
+    }
+
+    fn relative_words(&self) -> Option<Vec<(u64, u64)>> {
+        const RELATIVE: u64 = 8;
+        const BYTES: usize = 24;
+        if DT_OTHER_RELOCATIONS.iter().any(|kind| self.has_entry(*kind)) {
+            return None;
+        }
+        let value = |kind| self.entries().find(|entry| entry.0 == kind).map(|entry| entry.1);
+        let Some(at) = value(DT_RELA) else { return Some(Vec::new()) };
+        let table = self.at(at)?.get(..usize::try_from(value(DT_RELA_BYTES)?).ok()?)?;
+        let read = |entry: &[u8]| {
+            let is_relative = word(entry, 8)? == RELATIVE;
+            is_relative.then_some((word(entry, 0)?, word(entry, 16)?))
+        };
+        table.chunks_exact(BYTES).map(read).collect()
     }
 
     /// The whole file.
@@ -266,9 +375,10 @@ mod tests {
         let mut own = own();
         assert!(!is_static_bytes(&own));
         assert_eq!(Elf::parse_static(&own).err(), Some(Refusal::Dynamic));
+        assert_eq!(Elf::parse(&own).expect("a program").linking(), Err(Refusal::Dynamic), "functions of libraries");
         let table = usize::try_from(word(&own, 32).expect("a header")).expect("in memory");
         for at in (0..usize::from(half(&own, 56).expect("a header"))).map(|index| table + index * PROGRAM_HEADER) {
-            if full(&own, at) == Some(PT_INTERP) {
+            if matches!(full(&own, at), Some(PT_INTERP | PT_DYNAMIC)) {
                 own[at..at + 4].copy_from_slice(&0u32.to_le_bytes());
             }
         }
@@ -292,6 +402,7 @@ mod tests {
             is_static_bytes(&bytes);
             if let Ok(elf) = Elf::parse(&bytes) {
                 elf.section(b".text");
+                let _ = elf.linking();
             }
         }
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use netacc_loader::elf::{Elf, Segment};
+use netacc_loader::elf::{Elf, Linking, Segment};
 use netacc_loader::plan::Plan;
 use netacc_loader::Refusal;
 
@@ -14,6 +14,7 @@ const PAGE: u64 = 4096;
 ///
 /// On failure the addresses that were taken stay taken: the process is about to be replaced.
 pub(crate) fn map(file: &File, elf: &Elf<'_>, plan: &Plan, entry: u64) -> Result<u64, Refusal> {
+    let linking = elf.linking()?;
     let span = elf.span();
     let room = (plan.stubs.len() as u64).next_multiple_of(PAGE);
     let bias = reserve(span.start, span.end - span.start + room, elf.movable).ok_or(Refusal::Addresses)?;
@@ -36,7 +37,19 @@ pub(crate) fn map(file: &File, elf: &Elf<'_>, plan: &Plan, entry: u64) -> Result
     // SAFETY: the first word of the stubs, which are writable and aligned.
     unsafe { AtomicU64::from_ptr(stubs as *mut u64) }.store(entry, Ordering::SeqCst);
     protect(stubs, room, libc::PROT_READ | libc::PROT_EXEC).ok_or(Refusal::Addresses)?;
+    link(&linking, bias).ok_or(Refusal::Addresses)?;
     Ok(bias)
+}
+
+/// As the program's interpreter would.
+fn link(linking: &Linking, bias: u64) -> Option<()> {
+    for (at, value) in &linking.words {
+        write(at.wrapping_add(bias), &value.wrapping_add(bias).to_le_bytes());
+    }
+    match &linking.sealed {
+        Some(pages) => protect(pages.start.wrapping_add(bias), pages.end - pages.start, libc::PROT_READ),
+        None => Some(()),
+    }
 }
 
 /// Takes the addresses, without access. The distance of the place from `start`.

@@ -2,14 +2,15 @@
 //!
 //! Nothing can be preloaded into a static program, and its system calls do not pass through a library. So another program,
 //! `netacc-loader`, starts with the library preloaded, maps the static program into its own process, and makes each `syscall`
-//! instruction of it a jump to the library. This crate's library part decides what to change, and changes nothing:
+//! instruction of it a jump to the library. The library itself does so for the Go code of dynamic programs. This crate's
+//! library part decides what to change, and changes nothing:
 //!
 //! | layer | modules |
 //! | --- | --- |
 //! | the changes of a program, or the reason against it | [`plan`] |
 //! | moving instructions to another place | [`relocate`] |
 //! | system calls in code | [`sites`] |
-//! | the file's headers; the functions of Go; lengths of instructions | [`elf`], `go`, [`decode`] |
+//! | the file's headers; the functions of Go; lengths of instructions; numbers of calls | [`elf`], `go`, [`decode`], `library_calls` |
 //!
 //! Invariant: a program is changed as a whole or not at all. A call that stayed in a changed program would act on the
 //! kernel's socket beneath a link, and bytes would be lost.
@@ -26,7 +27,7 @@ pub mod sites;
 /// The variable that names the static program to `netacc-loader`. The program itself does not get it.
 pub const PROGRAM_VARIABLE: &str = "NETACC_STATIC_PROGRAM";
 
-/// Whether a file is a program for this processor without an interpreter, by its headers. `read` fills bytes from an offset, or
+/// Whether a file is a program for this processor that needs no shared library, by its headers. `read` fills bytes from an offset, or
 /// returns that it cannot. Needs no memory.
 pub fn is_static(read: impl Fn(&mut [u8], u64) -> bool) -> bool {
     elf::is_static(read)
@@ -50,7 +51,7 @@ pub enum Refusal {
     /// An offset lies outside of the file, or segments overlap.
     #[error("its ELF headers are damaged or unusual")]
     Broken,
-    /// It has an interpreter, so the library can be preloaded.
+    /// It needs shared libraries, so the library can be preloaded.
     #[error("it is dynamically linked")]
     Dynamic,
     /// It needs no shared libraries, so `netacc-loader` can run it.

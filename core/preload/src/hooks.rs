@@ -16,7 +16,7 @@
 //! `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers run in them: `fork`, `__fork`, `forkpty`.
 //! Because the library's own destructor runs in it: `exit`. `vfork` is
 //! in [`vfork`](crate::vfork). System calls made without the C library are not seen, but those of
-//! static programs (Go), which `netacc-loader` runs, come by `syscall`.
+//! static programs, which `netacc-loader` runs, come by `syscall`, and those of Go code by `patched`.
 
 pub mod aside;
 pub mod bytes;

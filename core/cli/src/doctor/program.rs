@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use netacc_loader::elf::Elf;
 use netacc_loader::plan::Plan;
-use netacc_loader::Refusal;
+use netacc_loader::{is_go, Refusal};
 use netacc_registry::{Check, Status};
 
 const NAME: &str = "program";
@@ -27,14 +27,14 @@ pub(super) fn examine(program: &Path, static_programs: bool) -> Check {
     }
     let elf = match Elf::parse_static(&bytes) {
         Ok(elf) => elf,
-        Err(Refusal::Dynamic) => return dynamic(&path, &bytes),
+        Err(Refusal::Dynamic) => return dynamic(&path, &bytes, static_programs),
         Err(refusal) => return stays(&path, &refusal),
     };
     if !static_programs {
         let finding = format!("{shown} is statically linked, and NACC_STATIC=0: it stays on TCP");
         return Check::not(Status::Warn, NAME, finding, "NACC_STATIC=1");
     }
-    match Plan::new(&elf) {
+    match elf.linking().and_then(|_| Plan::new(&elf)) {
         Ok(plan) => {
             let kind = if plan.is_go { "Go" } else { "statically linked" };
             let count = plan.patches.len();
@@ -50,14 +50,23 @@ fn stays(path: &Path, refusal: &Refusal) -> Check {
 }
 
 /// The library is preloaded into it, if its C library is glibc.
-fn dynamic(path: &Path, bytes: &[u8]) -> Check {
+fn dynamic(path: &Path, bytes: &[u8], static_programs: bool) -> Check {
     const MUSL: &[u8] = b"/ld-musl-";
     let shown = path.display();
     if bytes.windows(MUSL.len()).take(64 << 10).any(|part| part == MUSL) {
         let finding = format!("{shown} uses musl as a shared library, so it stays on TCP");
         return Check::not(Status::Warn, NAME, finding, "link it statically, or with glibc");
     }
-    Check::ok(NAME, format!("{shown} is dynamically linked: the library is preloaded"))
+    if !is_go(bytes) {
+        return Check::ok(NAME, format!("{shown} is dynamically linked: the library is preloaded"));
+    }
+    if static_programs {
+        let finding =
+            format!("{shown} is Go with C: the library is preloaded, and replaces its system calls at the start");
+        return Check::ok(NAME, finding);
+    }
+    let finding = format!("{shown} is Go with C, and NACC_STATIC=0: its Go code stays on TCP");
+    Check::not(Status::Warn, NAME, finding, "NACC_STATIC=1")
 }
 
 fn find(program: &Path) -> PathBuf {

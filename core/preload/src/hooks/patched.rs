@@ -168,5 +168,9 @@ fn protect(at: u64, len: u64, access: c_int) -> Result<(), Refusal> {
     let Ok(len) = usize::try_from(len) else { return Err(Refusal::Addresses) };
     // SAFETY: pages of the program, or of the stubs.
     let done = unsafe { libc::mprotect((at & !(PAGE - 1)) as *mut c_void, len, access) } == 0;
-    if done { Ok(()) } else { Err(Refusal::Addresses) }
+    if done {
+        Ok(())
+    } else {
+        Err(Refusal::Addresses)
+    }
 }

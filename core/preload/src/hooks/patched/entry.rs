@@ -53,8 +53,7 @@ const PARTS: usize = 3;
 pub(super) const BYTES: usize = PARTS * PART + 4096;
 
 /// Calls that the library does not handle by itself, but this module does.
-const MORE: [i64; 5] =
-    [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork, libc::SYS_vfork, libc::SYS_rt_sigaction];
+const MORE: [i64; 5] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork, libc::SYS_vfork, libc::SYS_rt_sigaction];
 /// Calls for [`calls::handle`] by number. All others stay as they are.
 static INTERESTING: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
 

@@ -1,3 +1,3 @@
 module netacc.test/echo
 
-go 1.19
+go 1.18

@@ -2,7 +2,7 @@
 //
 //	serve PORT: returns what it gets.
 //	connect PORT COUNT: COUNT goroutines; each sends messages of random bytes and sizes, and compares the answers. The collector
-//	  runs all the time, children are started, and nil pointers are recovered from.
+//	  and the profiler run all the time, children are started, and nil pointers are recovered from.
 //	run PROGRAM ARGUMENTS: a child.
 package main
 
@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/pprof"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -81,8 +82,8 @@ func recovers() (recovered bool) {
 }
 
 // Runs until the conversations are over: collections, children, faults.
-func disturb(over *atomic.Bool) {
-	for !over.Load() {
+func disturb(over *int32) {
+	for atomic.LoadInt32(over) == 0 {
 		runtime.GC()
 		if !recovers() {
 			must(fmt.Errorf("a nil pointer was written to"))
@@ -111,19 +112,20 @@ func main() {
 	}
 	count, err := strconv.Atoi(os.Args[3])
 	must(err)
+	must(pprof.StartCPUProfile(io.Discard))
 	fmt.Println("begun")
-	var over atomic.Bool
+	var over int32
 	var disturber, talkers sync.WaitGroup
 	disturber.Add(1)
 	go func() { defer disturber.Done(); disturb(&over) }()
-	var total atomic.Int64
+	var total int64
 	for i := 0; i < count; i++ {
 		talkers.Add(1)
-		go func(seed int64) { defer talkers.Done(); total.Add(converse(address, seed)) }(int64(i))
+		go func(seed int64) { defer talkers.Done(); atomic.AddInt64(&total, converse(address, seed)) }(int64(i))
 	}
 	talkers.Wait()
-	over.Store(true)
+	atomic.StoreInt32(&over, 1)
 	disturber.Wait()
-	fmt.Printf("done {\"requests\": %d, \"payload_bytes\": %d, \"seconds\": 0}\n", count*rounds, total.Load())
+	fmt.Printf("done {\"requests\": %d, \"payload_bytes\": %d, \"seconds\": 0}\n", count*rounds, total)
 	io.Copy(io.Discard, os.Stdin)
 }
