@@ -12,7 +12,7 @@ struct calls {
 
 _Thread_local struct calls netacc_calls __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-/* The stack on which the library's code runs for calls that patched code of the program makes. See hooks/patched/entry.rs. */
+/* The stack on which the library's code runs for calls that patched code of the program makes. See hooks/patched/thread.rs. */
 struct patched {
     uint64_t top;
     uint64_t low;

@@ -11,6 +11,7 @@
 
 mod calls;
 mod entry;
+mod thread;
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::OnceLock;
 
-use super::entry::{of_thread, Frame, Stack, BYTES};
+use super::thread::{of_thread, Frame, Stack, BYTES};
 use crate::hooks::syscall::of_program::syscall;
 use crate::os::errno::{errno, set_errno};
 use crate::os::real;

@@ -15,42 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use netacc_loader::library_calls::{table, NUMBERS};
 
 use super::calls;
-
-/// The variable of `calls.c`.
-#[repr(C)]
-pub(super) struct Stack {
-    /// Where the unused part begins, from above; 0 until the thread has a stack.
-    pub(super) top: u64,
-    /// The lowest address.
-    pub(super) low: u64,
-    /// The parts that are unused.
-    left: i32,
-    /// Whether the stack is given back when the thread ends.
-    pub(super) registered: u32,
-}
-
-/// The program's registers at a system call that the hooks need, or that the kernel would keep.
-#[repr(C)]
-pub(super) struct Frame {
-    pub(super) rax: u64,
-    pub(super) rdi: u64,
-    pub(super) rsi: u64,
-    pub(super) rdx: u64,
-    pub(super) r10: u64,
-    pub(super) r8: u64,
-    pub(super) r9: u64,
-    /// The address of the stub's system call.
-    pub(super) raw: u64,
-    pub(super) rsp: u64,
-    pub(super) reserved: u64,
-}
-
-/// The stack for one call. Arbitrary: the library's deepest calls need less than half of it.
-const PART: usize = 128 << 10;
-/// How many calls may interrupt each other. Go's handlers block all signals, so there are two at most.
-const PARTS: usize = 3;
-/// All parts, and a page without access below.
-pub(super) const BYTES: usize = PARTS * PART + 4096;
+use super::thread::{Frame, Stack, BYTES, PART, PARTS};
 
 /// Calls that the library does not handle by itself, but this module does.
 const MORE: [i64; 5] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork, libc::SYS_vfork, libc::SYS_rt_sigaction];
@@ -187,19 +152,4 @@ pub(super) unsafe extern "C" fn call() {
         raw = const offset_of!(Frame, raw),
         rsp = const offset_of!(Frame, rsp),
     );
-}
-
-/// The calling thread's stack.
-pub(super) fn of_thread() -> *mut Stack {
-    let stack: *mut Stack;
-    // SAFETY: computes an address, which is the same as long as the thread runs.
-    unsafe {
-        std::arch::asm!(
-            "mov {stack}, qword ptr [rip + netacc_patched@GOTTPOFF]",
-            "add {stack}, qword ptr fs:[0]",
-            stack = out(reg) stack,
-            options(pure, nomem, nostack),
-        );
-    }
-    stack
 }
