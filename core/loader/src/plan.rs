@@ -21,7 +21,7 @@ use std::ops::Range;
 use crate::decode::{decode, Kind};
 use crate::elf::Elf;
 use crate::relocate::{append, distance, jump};
-use crate::sites::{sweep, Code, Found, Site, SYSCALL};
+use crate::sites::{search, sweep, Code, Found, Site, SYSCALL};
 use crate::{go, Refusal};
 
 /// The length of the jump that replaces a system call.
@@ -87,7 +87,7 @@ impl Plan {
         for code in code_of(elf) {
             let found = match functions {
                 Some(functions) => sweep(code, with_calls(code, functions))?,
-                None => sweep(code, std::iter::once(0..code.bytes.len()))?,
+                None => search(code)?,
             };
             plan.add_all(code, &found)?;
         }
