@@ -36,8 +36,9 @@ readonly NEEDS_APPS=(
     ip=iproute2 setpriv=util-linux prlimit=util-linux
     valgrind=valgrind strace=strace
     dnsmasq=dnsmasq-base dnsperf=dnsperf sockperf=sockperf openssl=openssl
-    # Programs without a shared C library.
+    # Programs without a shared C library, and others in Go.
     musl-gcc=musl-tools go=golang-go
+    /usr/sbin/nats-server=nats-server etcd=etcd-server caddy=caddy
 )
 # The lab itself installs the packages for booting (netacc lab setup); these are the programs that its tests run inside.
 readonly NEEDS_LAB_TESTS=(
