@@ -8,7 +8,7 @@ use std::arch::naked_asm;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use netacc_loader::library_calls::NUMBERS;
+use netacc_loader::library_calls::{HANDLED, NUMBERS};
 
 use crate::block::{Block, Frame};
 use crate::numbers::interesting;
@@ -16,6 +16,9 @@ use crate::numbers::interesting;
 /// System call numbers that the loader or the library handles. The others stay as they are.
 static INTERESTING: [u8; NUMBERS] = interesting();
 
+/// A bit for each descriptor, of these many: whether it is the library's.
+pub(crate) static OURS: AtomicUsize = AtomicUsize::new(0);
+pub(crate) static DESCRIPTORS: AtomicUsize = AtomicUsize::new(0);
 /// The function that handles calls: `extern "C" fn(&mut Frame) -> i64`.
 pub(crate) static HANDLE: AtomicUsize = AtomicUsize::new(0);
 /// Whether the program may keep values in vector registers over a system call.
@@ -38,8 +41,15 @@ pub(crate) unsafe extern "C" fn call() {
         "cmp rax, {numbers}",
         "jae 9f",
         "lea rcx, [rip + {interesting}]",
-        "cmp byte ptr [rcx + rax], 0",
-        "je 9f",
+        "cmp byte ptr [rcx + rax], {handled}",
+        "jb 9f",
+        "je 3f",
+        "cmp edi, [rip + {descriptors}]",
+        "jae 9f",
+        "mov rcx, [rip + {ours}]",
+        "bt dword ptr [rcx], edi",
+        "jnc 9f",
+        "3:",
         // Up to the exchange a signal handler finds the program's stack, and uses the hook stack's top. The program's stack is
         // the hook stack in a handler that has interrupted a call: then this call's frames are below the handler's.
         "mov qword ptr gs:[{busy}], 1",
@@ -79,7 +89,7 @@ pub(crate) unsafe extern "C" fn call() {
         "call [rip + {handle}]",
         // Go expects zero there, as the kernel leaves it.
         "pxor xmm15, xmm15",
-        "jmp 3f",
+        "jmp 5f",
         "2:",
         "sub rsp, {vectors}",
         "and rsp, -64",
@@ -103,7 +113,7 @@ pub(crate) unsafe extern "C" fn call() {
         "xrstor [rsp]",
         "mov rax, rcx",
         "mov rsp, rbx",
-        "3:",
+        "5:",
         "mov rcx, gs:[{guest_fs}]",
         "wrfsbase rcx",
         "mov rdi, [rsp + {rdi}]",
@@ -121,6 +131,9 @@ pub(crate) unsafe extern "C" fn call() {
         "9: jmp r11",
         numbers = const NUMBERS,
         interesting = sym INTERESTING,
+        handled = const HANDLED,
+        descriptors = sym DESCRIPTORS,
+        ours = sym OURS,
         handle = sym HANDLE,
         keeps = sym KEEPS_VECTORS,
         vectors = const VECTORS,

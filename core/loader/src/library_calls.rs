@@ -68,18 +68,38 @@ const LIBRARY: [i64; 61] = [
     libc::SYS_pidfd_open,
 ];
 
-/// A table by number: 1 for the library's calls, and for `more`.
+/// Those of the library's calls that concern it only if their first argument is a descriptor of the library.
+const BY_DESCRIPTOR: [i64; 8] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+];
+
+/// In a [`table`]: the kernel's alone.
+pub const OTHER: u8 = 0;
+/// In a [`table`]: always handled.
+pub const HANDLED: u8 = 1;
+/// In a [`table`]: handled if the first argument is a descriptor of the library.
+pub const HANDLED_BY_DESCRIPTOR: u8 = 2;
+
+/// A table by number of the library's calls, and of `more`, which are always handled.
 pub const fn table(more: &[i64]) -> [u8; NUMBERS] {
-    let mut table = [0; NUMBERS];
-    let mut at = 0;
-    while at < LIBRARY.len() {
-        table[LIBRARY[at] as usize] = 1;
-        at += 1;
-    }
-    let mut at = 0;
-    while at < more.len() {
-        table[more[at] as usize] = 1;
-        at += 1;
-    }
+    let mut table = [OTHER; NUMBERS];
+    set(&mut table, &LIBRARY, HANDLED);
+    set(&mut table, &BY_DESCRIPTOR, HANDLED_BY_DESCRIPTOR);
+    set(&mut table, more, HANDLED);
     table
+}
+
+const fn set(table: &mut [u8; NUMBERS], numbers: &[i64], value: u8) {
+    let mut at = 0;
+    while at < numbers.len() {
+        table[numbers[at] as usize] = value;
+        at += 1;
+    }
 }

@@ -75,6 +75,7 @@ impl Start {
     fn run(&self, program: &CStr) -> Result<Never, Refusal> {
         check_machine()?;
         let guard = fault_guard().ok_or(Refusal::NoLibrary)?;
+        share_descriptors().ok_or(Refusal::NoLibrary)?;
         let file = File::open(OsStr::from_bytes(program.to_bytes())).map_err(|_| Refusal::Broken)?;
         let bytes = whole(&file).ok_or(Refusal::Broken)?;
         let elf = Elf::parse_static(bytes)?;
@@ -190,6 +191,23 @@ fn fault_guard() -> Option<Guard> {
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"netacc_guard_through".as_ptr()) };
     // SAFETY: the library's function of this name is of this type.
     (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut libc::c_void, Guard>(found) })
+}
+
+type Descriptors = unsafe extern "C" fn(*mut usize) -> usize;
+
+/// Shows the calls of the program which descriptors are the library's; `None` without the library.
+fn share_descriptors() -> Option<()> {
+    // SAFETY: the name is a C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"netacc_descriptors".as_ptr()) };
+    if found.is_null() {
+        return None;
+    }
+    let mut count = 0;
+    // SAFETY: the library's function of this name is of this type, and sets a word.
+    let bits = unsafe { std::mem::transmute::<*mut libc::c_void, Descriptors>(found)(&mut count) };
+    entry::OURS.store(bits, Ordering::SeqCst);
+    entry::DESCRIPTORS.store(count, Ordering::SeqCst);
+    Some(())
 }
 
 /// The file's bytes, as long as the process lives.

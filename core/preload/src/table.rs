@@ -27,7 +27,7 @@ static TABLE: [AtomicPtr<Chunk>; MAX_FDS / CHUNK] = [const { AtomicPtr::new(null
 
 /// One bit per descriptor that has an entry. Checked first: a descriptor that is not ours must not cause the first use
 /// of thread-local storage, which allocates, because allocators themselves read files while they start.
-static OURS: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
+pub(crate) static OURS: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
 
 /// Whether the descriptor has an entry. It may be gone at once.
 #[inline]

@@ -12,9 +12,12 @@ use std::arch::naked_asm;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use netacc_loader::library_calls::{table, NUMBERS};
+use netacc_loader::library_calls::{table, HANDLED, NUMBERS};
 
 use super::calls;
+use crate::os::limits::MAX_FDS;
+use crate::table::OURS;
+
 use super::thread::{Frame, Stack, BYTES, PART, PARTS};
 
 /// Calls that the library does not handle by itself, but this module does.
@@ -37,8 +40,15 @@ pub(super) unsafe extern "C" fn call() {
         "cmp rax, {numbers}",
         "jae 9f",
         "lea rcx, [rip + {interesting}]",
-        "cmp byte ptr [rcx + rax], 0",
-        "je 9f",
+        "cmp byte ptr [rcx + rax], {handled}",
+        "jb 9f",
+        "je 3f",
+        "cmp edi, {descriptors}",
+        "jae 9f",
+        "lea rcx, [rip + {ours}]",
+        "bt dword ptr [rcx], edi",
+        "jnc 9f",
+        "3:",
         // A new thread, or a child beside its parent, goes on in the program with another stack.
         "cmp eax, {clone}",
         "jne 1f",
@@ -128,6 +138,9 @@ pub(super) unsafe extern "C" fn call() {
         "8: ud2",
         numbers = const NUMBERS,
         interesting = sym INTERESTING,
+        handled = const HANDLED,
+        descriptors = const MAX_FDS,
+        ours = sym OURS,
         handle = sym calls::handle,
         clone = const libc::SYS_clone,
         vfork_flag = const libc::CLONE_VFORK,

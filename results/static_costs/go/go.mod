@@ -1,0 +1,3 @@
+module netacc.test/costs
+
+go 1.18
