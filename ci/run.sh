@@ -476,10 +476,10 @@ fuzz_target() { # TARGET RUNS SECONDS
         -runs="$2" -max_total_time="$3" -max_len=1408 -artifact_prefix="$artifacts" -print_final_stats=1
 }
 
-job_fuzz() { # coverage-guided fuzzing: encodings, datagrams, a peer that follows no rules, programs (SECONDS_EACH=600; arguments: only these targets)
+job_fuzz() { # coverage-guided fuzzing: encodings, code of static programs, datagrams, a peer that follows no rules, programs (SECONDS_EACH=600; arguments: only these targets)
     need_fuzz
     need_binaries
-    [ $# != 0 ] || set -- encodings datagrams stranger programs
+    [ $# != 0 ] || set -- encodings code datagrams stranger programs
     local target
     for target in "$@"; do
         fuzz_target "$target" "${RUNS:-100000000}" "${SECONDS_EACH:-600}"
@@ -495,6 +495,7 @@ job_nightly() { # packages, aarch64, hours of fuzzing, and 10^6 programs on shar
     "$BASH" ci/run.sh go-versions
     fuzz_target encodings 100000000 7200
     fuzz_target datagrams 100000000 3600
+    fuzz_target code 100000000 1800
     fuzz_target stranger 100000000 3600
     fuzz_target programs 100000000 3600
     say "the programs that the fuzzer kept, on shared memory"

@@ -31,6 +31,7 @@ TRIPS = 100_000
 
 C = ["-O2", str(SOURCES / "costs.c")]
 BUILDS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "glibc, dynamic": (["gcc", *C], {}),
     "musl": (["musl-gcc", "-static", *C], {}),
     "glibc": (["gcc", "-static", *C], {}),
     "Go": (["go", "build"], {"CGO_ENABLED": "0"}),

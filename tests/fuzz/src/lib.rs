@@ -1,6 +1,7 @@
 //! The code of the fuzz targets: one function for each target, from bytes, which panics if a promise is broken.
 //!
 //! * [`encodings`]: the decoders of everything that a peer can send, alone. A million inputs a second.
+//! * [`code`]: the changes of a static program, of any contents.
 //! * [`datagrams`]: both ends of a flow of datagrams, and what shares memory with them.
 //! * [`stranger`]: a peer that follows no rules, at the surface of a whole endpoint. It must not make the endpoint panic,
 //!   nor harm a connection that is not its own.
@@ -9,11 +10,13 @@
 //! The targets themselves are in `targets/`, a workspace of its own, as cargo-fuzz wants it. Here the functions are
 //! compiled and tested with everything else.
 
+mod code;
 mod datagrams;
 mod encodings;
 mod program;
 mod stranger;
 
+pub use code::code;
 pub use datagrams::datagrams;
 pub use encodings::encodings;
 pub use program::{Differential, DifferentialError};
