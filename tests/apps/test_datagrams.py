@@ -177,7 +177,7 @@ import select, socket, sys
 held = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
 for one in held:
     one.bind(("127.0.0.1", 0))
-held[1].setsockopt(socket.SOL_SOCKET, 29, 1)  # SO_TIMESTAMP
+held[1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 epoll = select.epoll()
 epoll.register(held[2], select.EPOLLIN | select.EPOLLONESHOT)
 for one in held:
@@ -209,6 +209,54 @@ def test_sockets_are_shown(lab: Lab) -> None:
     assert "UDP sockets" in text and "kernel-wait" in text
     holder.end_input_quietly()
     assert holder.wait() == 0
+
+
+DROPPING = """
+import socket, struct
+one, other = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+for socket_ in (one, other):
+    socket_.bind(("127.0.0.1", 0))
+other.setsockopt(socket.SOL_SOCKET, 40, 1)  # SO_RXQ_OVFL
+other.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+sent = received = dropped = 0
+def send():
+    global sent
+    sent += 1
+    one.sendto(bytes(1000), other.getsockname())
+def receive(flags):
+    global received, dropped
+    for _, _, data in other.recvmsg(1000, 100, flags)[1]:
+        (dropped,) = struct.unpack("I", data)
+    received += 1
+for _ in range(100):
+    send()
+    receive(0)
+for _ in range(2):
+    for _ in range(1000):
+        send()
+    try:
+        while True:
+            receive(socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        pass
+    # Not each datagram of a ring has a new count.
+    for _ in range(64):
+        send()
+        receive(0)
+    assert dropped > 0
+    print(sent - received - dropped)
+"""
+
+
+@pytest.mark.usefixtures("library")
+def test_drops_are_counted(lab: Lab) -> None:
+    """Breaks if SO_RXQ_OVFL does not count what found the kernel's buffer full, after a ring was."""
+    counted = lab.folder / "counted"
+    command = [sys.executable, "-c", DROPPING]
+    ran = lab.start("dropping", command, accelerated=True, env={"NETACC_EXIT_STATS": str(counted)})
+    assert ran.finish(100).split() == ["0", "0"]
+    # A full ring each time.
+    assert Seen.of(counted).received_link > 200
 
 
 BENCH = ["bench", "datagrams", "-q", "--pairs", "1", "--seconds", "0.2", "--json", "-"]

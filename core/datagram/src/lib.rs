@@ -31,9 +31,10 @@
 //! | --- | --- | --- | --- |
 //! | inbox | the receiver | 0 | the position at which the next record begins |
 //! | | | 8, 16 | the number of sends by the kernel that have begun, and that have ended, plus one; 0 before they are counted |
-//! | | | 64 on | records: a word of header, and bytes up to a multiple of 8 |
+//! | | | 24 | the number of datagrams that were dropped because a new receiver's ring was full |
+//! | | | 64 on | records: a word of header, the time if the receiver wants it, and bytes up to a multiple of 8 |
 //! | outbox | the sender | 0 | the position up to which records are consumed, late by up to a quarter of the ring |
-//! | | | 64 | [`State`] of the receiver in the lowest two bits, then whether it is new, then the number of its sleeps |
+//! | | | 64 | [`State`] of the receiver in the lowest two bits, whether it is new, whether it wants times, and the number of its sleeps |
 //!
 //! Either end may write anything there at any time. Each checks the values that it reads, and a false one ends the flow.
 
@@ -62,10 +63,15 @@ const RECORDS: usize = 64;
 const TAIL: usize = 0;
 const BEGUN: usize = 8;
 const ENDED: usize = 16;
+const DROPPED: usize = 24;
 const HEAD: usize = 0;
 const STATUS: usize = 64;
 /// Bytes of a record's header. Records are as long as a multiple of this.
 const HEADER: u64 = 8;
+/// Bytes of a record's time.
+const TIME: u64 = 8;
+/// Bytes of the longest datagram: UDP's over IPv4. A header has 16 bits for it.
+const LONGEST: u64 = 65_507;
 
 /// What a receiver says of itself.
 //= spec §10.3.1
@@ -82,17 +88,21 @@ pub enum State {
     Dozing,
 }
 
-/// A [`State`], whether the receiver is new (it takes no record yet), and the number of the sleep.
+/// A [`State`], whether the receiver is new (it takes no record yet), whether it wants times, and the number of the sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Status(u64);
 
 impl Status {
-    fn new(state: State, is_new: bool, sleeps: u64) -> Status {
-        Status(state as u64 | u64::from(is_new) << 2 | sleeps << 3)
+    fn new(state: State, is_new: bool, wants_time: bool, sleeps: u64) -> Status {
+        Status(state as u64 | u64::from(is_new) << 2 | u64::from(wants_time) << 3 | sleeps << 4)
     }
 
     fn is_new(self) -> bool {
         self.0 & 4 != 0
+    }
+
+    fn wants_time(self) -> bool {
+        self.0 & 8 != 0
     }
 
     fn state(self) -> State {
@@ -106,11 +116,21 @@ fn capacity_of(inbox: usize) -> Option<u64> {
     (capacity.is_power_of_two() && capacity >= 64).then_some(capacity as u64)
 }
 
-/// A record's header: length in the lower half, then the kind, then the lowest bits of the count of datagrams by the kernel.
+/// What an IP header would say of a datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Time to live, or hop limit.
+    pub ttl: u8,
+    /// Type of service, or traffic class.
+    pub tos: u8,
+}
+
+/// A record's header: length, [`Marks`], the kind, whether there is a time, and the lowest bits of the count of datagrams by
+/// the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Header(u64);
 
-const KIND: u64 = 0xff << 32;
+const KIND: u64 = 0x7f << 32;
 /// A datagram that nobody has taken yet.
 const READY: u64 = 1 << 32;
 /// The receiver has taken it.
@@ -119,6 +139,8 @@ const TAKEN: u64 = 2 << 32;
 const REVOKED: u64 = 3 << 32;
 /// No datagram: the rest of the ring was too short for one.
 const PADDING: u64 = 4 << 32;
+/// The time precedes the datagram.
+const TIMED: u64 = 1 << 39;
 const BY_KERNEL_SHIFT: u32 = 40;
 impl Header {
     fn new(kind: u64, len: u64) -> Header {
@@ -129,8 +151,25 @@ impl Header {
         self.0 & KIND
     }
 
+    fn with_marks(self, marks: Marks) -> Header {
+        Header(self.0 | u64::from(marks.ttl) << 16 | u64::from(marks.tos) << 24)
+    }
+
+    fn marks(self) -> Marks {
+        Marks { ttl: (self.0 >> 16) as u8, tos: (self.0 >> 24) as u8 }
+    }
+
+    fn is_timed(self) -> bool {
+        self.0 & TIMED != 0
+    }
+
     fn len(self) -> u64 {
-        self.0 & u64::from(u32::MAX)
+        self.0 & u64::from(u16::MAX)
+    }
+
+    /// Bytes before the datagram.
+    fn prefix(self) -> u64 {
+        HEADER + if self.is_timed() { TIME } else { 0 }
     }
 
     /// The lowest 24 bits of the count, in the highest of the word.
@@ -144,6 +183,6 @@ impl Header {
 
     /// Bytes of the whole record.
     fn extent(self) -> u64 {
-        HEADER + self.len().next_multiple_of(HEADER)
+        self.prefix() + self.len().next_multiple_of(HEADER)
     }
 }

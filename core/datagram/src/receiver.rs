@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use netacc_device::Memory;
 
 use crate::{
-    capacity_of, Header, State, Status, BEGUN, ENDED, HEAD, HEADER, PADDING, READY, RECORDS, REVOKED, STATUS, TAIL,
-    TAKEN,
+    capacity_of, Header, Marks, State, Status, BEGUN, DROPPED, ENDED, HEAD, HEADER, PADDING, READY, RECORDS, REVOKED,
+    STATUS, TAIL, TAKEN,
 };
 
 /// A datagram at the front of a ring.
@@ -27,6 +27,11 @@ impl Record {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// What the sender says of it.
+    pub fn marks(&self) -> Marks {
+        Header(self.header).marks()
+    }
 }
 
 /// The receiving end. One thread at a time, but for [`has_more`](Receiver::has_more).
@@ -40,6 +45,7 @@ pub struct Receiver {
     published: u64,
     state: State,
     sleeps: u64,
+    wants_time: bool,
     /// The sender has broken the rules: nothing that it has written counts any more.
     refused: bool,
     /// The number of the flow's datagrams that came by the kernel; `None` before it is known.
@@ -47,8 +53,9 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// With the own inbox and the sender's outbox. `None` if their lengths are not those of a flow.
-    pub fn new(inbox: Memory, outbox: Memory) -> Option<Receiver> {
+    /// With the own inbox and the sender's outbox; `wants_time` if it is to know when each datagram was sent. `None` if the
+    /// lengths are not those of a flow.
+    pub fn new(inbox: Memory, outbox: Memory, wants_time: bool) -> Option<Receiver> {
         let capacity = capacity_of(inbox.len())?;
         (outbox.len() >= crate::OUTBOX_LEN).then_some(Receiver {
             inbox,
@@ -58,6 +65,7 @@ impl Receiver {
             published: 0,
             state: State::Asleep,
             sleeps: 0,
+            wants_time,
             refused: false,
             by_kernel: None,
         })
@@ -143,9 +151,9 @@ impl Receiver {
         self.inbox.word(offset).map_or(0, |word| word.load(SeqCst))
     }
 
-    /// A datagram of the flow was received from the kernel.
-    pub fn came_by_kernel(&mut self) {
-        self.by_kernel = self.by_kernel.map(|come| come.wrapping_add(1));
+    /// So many datagrams of the flow were received from the kernel.
+    pub fn came_by_kernel(&mut self, count: u64) {
+        self.by_kernel = self.by_kernel.map(|come| come.wrapping_add(count));
     }
 
     /// The kernel has dropped so many datagrams of this socket, perhaps of this flow: what is in the ring does not wait for
@@ -169,9 +177,21 @@ impl Receiver {
     #[inline]
     pub unsafe fn copy(&self, record: &Record, skip: usize, to: *mut u8, len: usize) {
         debug_assert!(skip + len <= record.len(), "within the record");
+        let place = self.offset(record.at) + Header(record.header).prefix() as usize;
         // SAFETY: by the caller.
-        let fits = unsafe { self.inbox.read_into(self.offset(record.at) + HEADER as usize + skip, to, len) };
+        let fits = unsafe { self.inbox.read_into(place + skip, to, len) };
         debug_assert!(fits, "`front` has checked the record's extent");
+    }
+
+    /// When a record was sent, as its sender says; `None` if it does not say so.
+    pub fn time(&self, record: &Record) -> Option<u64> {
+        let at = self.offset(record.at) + HEADER as usize;
+        Header(record.header).is_timed().then(|| self.counter(at))
+    }
+
+    /// How many datagrams the sender has dropped, as it says, while this receiver was new and the ring was full.
+    pub fn dropped(&self) -> u64 {
+        self.counter(DROPPED)
     }
 
     /// The claimed record is not needed any more.
@@ -237,7 +257,7 @@ impl Receiver {
         self.state = state;
         if let Some(word) = self.outbox.word(STATUS) {
             // Ordered before the next look at the tail: see `Sender::send`.
-            word.swap(Status::new(state, self.by_kernel.is_none(), self.sleeps).0, SeqCst);
+            word.swap(Status::new(state, self.by_kernel.is_none(), self.wants_time, self.sleeps).0, SeqCst);
         }
     }
 

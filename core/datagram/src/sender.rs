@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use netacc_device::Memory;
 
 use crate::{
-    capacity_of, Header, State, Status, BEGUN, BY_KERNEL_SHIFT, ENDED, HEAD, HEADER, PADDING, READY, RECORDS, REVOKED,
-    STATUS, TAIL,
+    capacity_of, Header, Marks, State, Status, BEGUN, BY_KERNEL_SHIFT, DROPPED, ENDED, HEAD, HEADER, LONGEST, PADDING,
+    READY, RECORDS, REVOKED, STATUS, TAIL, TIME, TIMED,
 };
 
 /// Why a datagram does not take the ring.
@@ -36,6 +36,7 @@ pub struct Sender {
     /// Sends by the kernel that have begun, and that have ended.
     begun: u64,
     ended: u64,
+    dropped: u64,
     closed: bool,
     /// The status at which the last datagram that went by the kernel found the receiver.
     found: Status,
@@ -55,8 +56,9 @@ impl Sender {
             head: 0,
             begun: 0,
             ended: 0,
+            dropped: 0,
             closed: false,
-            found: Status::new(State::Asleep, false, 0),
+            found: Status::new(State::Asleep, false, false, 0),
             woken: None,
         })
     }
@@ -69,23 +71,31 @@ impl Sender {
         self.word(ENDED).store(self.ended, SeqCst);
     }
 
-    /// A datagram of this flow is about to be sent by the kernel.
-    pub fn begin_by_kernel(&mut self) {
+    /// So many datagrams of this flow are about to be sent by the kernel, in one call.
+    pub fn begin_by_kernel(&mut self, count: u64) {
         //= spec §10.4.1
         //# A sender counts its sends by the kernel, before they begin and after they have ended.
         self.found = self.status();
-        self.begun += 1;
+        self.begun += count;
         self.word(BEGUN).store(self.begun, SeqCst);
     }
 
-    /// It was `sent`, or could not be.
-    pub fn end_by_kernel(&mut self, sent: bool) {
+    /// They were `sent`, or could not be.
+    pub fn end_by_kernel(&mut self, count: u64, sent: bool) {
         self.woken = Some(self.found).filter(|found| sent && found.state() == State::Dozing);
-        self.ended += 1;
+        self.ended += count;
         self.word(ENDED).store(self.ended, SeqCst);
     }
 
-    /// Sends a datagram, made of pieces of `len` bytes together.
+    /// Whether the ring has room for so many datagrams, `len` bytes together, of which none is longer than `longest`, if its
+    /// receiver stays as it is.
+    pub fn has_room_for(&mut self, count: u64, len: usize, longest: usize) -> bool {
+        let around = TIME + 2 * HEADER;
+        let bytes = (count + 1).saturating_mul(around).saturating_add((len + longest) as u64);
+        self.has_room(bytes) || self.refresh_head().is_ok() && self.has_room(bytes)
+    }
+
+    /// Sends a datagram, made of pieces of `len` bytes together. `now` is the time for a receiver that wants it.
     ///
     /// # Errors
     /// See [`Refusal`]: unless it is dropped, it must go by the kernel, between [`begin_by_kernel`](Sender::begin_by_kernel) and
@@ -94,7 +104,13 @@ impl Sender {
     /// # Safety
     /// The pieces are readable, and `len` bytes together.
     #[inline]
-    pub unsafe fn send(&mut self, pieces: impl Iterator<Item = (*const u8, usize)>, len: usize) -> Result<(), Refusal> {
+    pub unsafe fn send(
+        &mut self,
+        pieces: impl Iterator<Item = (*const u8, usize)>,
+        len: usize,
+        marks: Marks,
+        now: impl FnOnce() -> u64,
+    ) -> Result<(), Refusal> {
         let status = self.status();
         if self.closed || status.state() == State::Closed {
             return Err(Refusal::Closed);
@@ -102,15 +118,21 @@ impl Sender {
         if !self.is_awake(status) {
             return Err(Refusal::Asleep);
         }
-        let header = Header::new(READY | self.ended << BY_KERNEL_SHIFT, len as u64);
-        if len as u64 > self.capacity / 4 {
+        if len as u64 > LONGEST.min(self.capacity / 4) {
             return Err(Refusal::TooLong);
         }
+        let timed = if status.wants_time() { TIMED } else { 0 };
+        let header = Header::new(READY | timed | self.ended << BY_KERNEL_SHIFT, len as u64).with_marks(marks);
         let at = match self.reserve(header.extent()) {
-            Err(Refusal::Full) if status.is_new() => return Err(Refusal::Dropped),
+            Err(Refusal::Full) if status.is_new() => return Err(self.drop_one()),
             reserved => reserved?,
         };
-        let mut place = self.offset(at) + HEADER as usize;
+        //= spec §10.2.4
+        //# If bit 39 is set, 8 bytes follow: the time at which the datagram was sent, in nanoseconds since 1970.
+        if header.is_timed() {
+            self.word(self.offset(at) + HEADER as usize).store(now(), Relaxed);
+        }
+        let mut place = self.offset(at) + header.prefix() as usize;
         for (from, n) in pieces {
             // SAFETY: by the caller.
             let fits = unsafe { self.inbox.write_from(place, from, n) };
@@ -128,6 +150,13 @@ impl Sender {
             return Err(Refusal::Asleep);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn drop_one(&mut self) -> Refusal {
+        self.dropped += 1;
+        self.word(DROPPED).store(self.dropped, Release);
+        Refusal::Dropped
     }
 
     /// Makes room for a record that lies in one piece; returns its position. It fills with padding the bytes that it skips.

@@ -7,18 +7,19 @@ use proptest::prelude::*;
 use super::*;
 
 const CAPACITY: usize = 1024;
+const MARKS: Marks = Marks { ttl: 64, tos: 8 };
 
 fn flow(capacity: usize) -> (Sender, Receiver, [Memory; 2]) {
     let (inbox, outbox) = (Memory::heap(inbox_len(capacity)), Memory::heap(OUTBOX_LEN));
     let mut sender = Sender::new(inbox.clone(), outbox.clone()).unwrap();
     sender.start(0);
-    let receiver = Receiver::new(inbox.clone(), outbox.clone()).unwrap();
+    let receiver = Receiver::new(inbox.clone(), outbox.clone(), false).unwrap();
     (sender, receiver, [inbox, outbox])
 }
 
 fn send(sender: &mut Sender, bytes: &[u8]) -> Result<(), Refusal> {
     // SAFETY: one valid slice.
-    unsafe { sender.send(std::iter::once((bytes.as_ptr(), bytes.len())), bytes.len()) }
+    unsafe { sender.send(std::iter::once((bytes.as_ptr(), bytes.len())), bytes.len(), MARKS, || 77) }
 }
 
 fn take(receiver: &mut Receiver) -> Option<Vec<u8>> {
@@ -40,8 +41,8 @@ fn awake(receiver: &mut Receiver) {
 }
 
 fn by_kernel(sender: &mut Sender) {
-    sender.begin_by_kernel();
-    sender.end_by_kernel(true);
+    sender.begin_by_kernel(1);
+    sender.end_by_kernel(1, true);
 }
 
 //= spec §10.2.4
@@ -97,9 +98,9 @@ fn a_record_is_due_once_those_before_it_have_come() {
     by_kernel(&mut sender);
     assert_eq!(send(&mut sender, b"x"), Ok(()));
     let record = receiver.front().unwrap();
-    receiver.came_by_kernel();
+    receiver.came_by_kernel(1);
     assert!(!receiver.is_due(&record));
-    receiver.came_by_kernel();
+    receiver.came_by_kernel(1);
     assert!(receiver.is_due(&record));
 }
 
@@ -149,13 +150,13 @@ fn a_new_receiver_takes_no_record_until_the_kernel_is_empty() {
 fn a_send_that_goes_on_when_there_is_a_ring_is_counted() {
     let (inbox, outbox) = (Memory::heap(inbox_len(CAPACITY)), Memory::heap(OUTBOX_LEN));
     let mut sender = Sender::new(inbox.clone(), outbox.clone()).unwrap();
-    let mut receiver = Receiver::new(inbox, outbox).unwrap();
+    let mut receiver = Receiver::new(inbox, outbox, false).unwrap();
     awake(&mut receiver);
     assert!(receiver.is_new(), "the sender does not count yet");
     sender.start(1);
     awake(&mut receiver);
     assert!(receiver.is_new(), "that datagram may come next");
-    sender.end_by_kernel(true);
+    sender.end_by_kernel(1, true);
     awake(&mut receiver);
     assert_eq!(send(&mut sender, b"x"), Ok(()));
 }
@@ -188,7 +189,7 @@ fn the_rest_of_a_burst_to_a_sleeper_takes_the_ring() {
     assert_eq!(send(&mut sender, b"first"), Err(Refusal::Asleep));
     by_kernel(&mut sender);
     assert_eq!(send(&mut sender, b"second"), Ok(()));
-    receiver.came_by_kernel();
+    receiver.came_by_kernel(1);
     receiver.stay_awake();
     assert_eq!(take(&mut receiver), Some(b"second".into()));
     assert!(receiver.fall_asleep(true));
@@ -242,10 +243,10 @@ fn run_threads(count: u64, capacity: usize, sleeps: impl Fn(u64) -> bool + Sync)
                     sent = send(&mut sender, &number.to_le_bytes());
                 }
                 if sent.is_err() {
-                    sender.begin_by_kernel();
+                    sender.begin_by_kernel(1);
                     kernel.queue.lock().unwrap().push_back(number);
                     kernel.arrived.notify_one();
-                    sender.end_by_kernel(true);
+                    sender.end_by_kernel(1, true);
                 }
             }
         });
@@ -266,7 +267,7 @@ fn run_threads(count: u64, capacity: usize, sleeps: impl Fn(u64) -> bool + Sync)
                         continue;
                     }
                     queue.pop_front();
-                    receiver.came_by_kernel();
+                    receiver.came_by_kernel(1);
                     by_kernel += 1;
                     break number;
                 }
@@ -279,7 +280,7 @@ fn run_threads(count: u64, capacity: usize, sleeps: impl Fn(u64) -> bool + Sync)
                         queue = kernel.arrived.wait(queue).unwrap();
                     }
                     let number = queue.pop_front().unwrap();
-                    receiver.came_by_kernel();
+                    receiver.came_by_kernel(1);
                     by_kernel += 1;
                     break number;
                 }
@@ -298,6 +299,38 @@ fn read(receiver: &mut Receiver, record: &Record) -> u64 {
     unsafe { receiver.copy(record, 0, bytes.as_mut_ptr(), 8) };
     receiver.release(record);
     u64::from_le_bytes(bytes)
+}
+
+//= spec §10.2.4
+//= type=test
+//# If bit 39 is set, 8 bytes follow: the time at which the datagram was sent, in nanoseconds since 1970.
+#[test]
+fn records_have_marks_and_the_time_for_those_who_want_it() {
+    for wants_time in [false, true] {
+        let (inbox, outbox) = (Memory::heap(inbox_len(CAPACITY)), Memory::heap(OUTBOX_LEN));
+        let mut sender = Sender::new(inbox.clone(), outbox.clone()).unwrap();
+        sender.start(0);
+        let mut receiver = Receiver::new(inbox, outbox, wants_time).unwrap();
+        awake(&mut receiver);
+        for round in 0..100u8 {
+            assert_eq!(send(&mut sender, &[round; 21]), Ok(()));
+            let record = receiver.front().unwrap();
+            assert_eq!((record.len(), record.marks()), (21, MARKS));
+            assert_eq!(receiver.time(&record), wants_time.then_some(77));
+            assert_eq!(take(&mut receiver), Some(vec![round; 21]));
+        }
+    }
+}
+
+#[test]
+fn what_a_sender_drops_is_counted() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    by_kernel(&mut sender);
+    receiver.stay_awake();
+    assert!(sender.has_room_for(8, 8 * 56, 56) && !sender.has_room_for(16, 16 * 56, 56));
+    while send(&mut sender, &[1; 56]).is_ok() {}
+    assert_eq!(send(&mut sender, &[1; 56]), Err(Refusal::Dropped));
+    assert_eq!(receiver.dropped(), 2);
 }
 
 //= spec §10.3.1

@@ -16,12 +16,12 @@
 mod address;
 mod flows;
 mod incoming;
+mod messages;
 mod outgoing;
-mod packet_info;
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use netacc_device::QueuePairId;
 use netacc_driver::Endpoint;
@@ -30,8 +30,8 @@ use parking_lot::Mutex;
 pub use address::Address;
 pub use flows::{Flows, Pending, Wanted};
 pub use incoming::{Incoming, Origin, Ring, Taken};
+pub use messages::{add_dropped, joined, Control, Messages, Values, MOST as MOST_CONTROL};
 pub use outgoing::{Destination, Outgoing, Way};
-pub use packet_info::{Control, PacketInfo, MOST as MOST_CONTROL};
 
 /// A UDP socket of the program.
 pub struct Datagram {
@@ -45,8 +45,10 @@ pub struct Datagram {
     sleepers: AtomicU32,
     /// Calls that have moved a datagram through the kernel.
     kernel_calls: AtomicU32,
-    /// The options by which the program wants to know to which address datagrams were sent, a bit for each.
-    packet_info: AtomicU8,
+    /// What the program wants to know of each datagram: bits of [`wants`].
+    wants: AtomicU16,
+    /// The kernel may give it several datagrams at a time (`UDP_GRO`).
+    joins: AtomicBool,
     /// It receives at all addresses, so datagrams of one source may belong to several flows.
     any_address: AtomicBool,
     /// Its number in [`Flows`] plus one; 0 before it has one.
@@ -119,7 +121,8 @@ impl Default for Datagram {
             linked: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
             kernel_calls: AtomicU32::new(0),
-            packet_info: AtomicU8::new(0),
+            wants: AtomicU16::new(0),
+            joins: AtomicBool::new(false),
             any_address: AtomicBool::new(false),
             number: AtomicU32::new(0),
             incoming: Mutex::default(),
@@ -127,6 +130,28 @@ impl Default for Datagram {
             counts: Counts::default(),
         }
     }
+}
+
+/// What a program wants to know of each datagram, by the option that says so.
+pub mod wants {
+    /// `IP_PKTINFO`.
+    pub const DESTINATION_V4: u16 = 1;
+    /// `IPV6_RECVPKTINFO`.
+    pub const DESTINATION_V6: u16 = 1 << 1;
+    /// `IP_RECVTTL`.
+    pub const TTL: u16 = 1 << 2;
+    /// `IP_RECVTOS`.
+    pub const TOS: u16 = 1 << 3;
+    /// `IPV6_RECVHOPLIMIT`.
+    pub const HOP_LIMIT: u16 = 1 << 4;
+    /// `IPV6_RECVTCLASS`.
+    pub const TRAFFIC_CLASS: u16 = 1 << 5;
+    /// `SO_TIMESTAMP` and `SO_TIMESTAMPNS`, of which a socket has one.
+    pub const TIME: u16 = 1 << 6;
+    /// `SO_TIMESTAMPING`.
+    pub const TIMES: u16 = 1 << 7;
+    /// `SO_RXQ_OVFL`.
+    pub const DROPS: u16 = 1 << 8;
 }
 
 /// A spin looks at the kernel once in so many looks at the rings. Arbitrary: a look takes as long as a system call.
@@ -206,19 +231,36 @@ impl Datagram {
         self.outgoing.lock()
     }
 
-    /// Whether the program wants to know to which address datagrams were sent.
+    /// Whether the program wants control messages.
     #[inline]
-    pub fn gives_packet_info(&self) -> bool {
-        self.packet_info.load(Ordering::Acquire) != 0
+    pub fn gives_messages(&self) -> bool {
+        self.wants.load(Ordering::Acquire) != 0
     }
 
-    /// An option, one of those bits, was set. Flows that there are do not fit any more.
-    pub fn set_packet_info(&self, bit: u8, on: bool, endpoint: Option<&Endpoint>) {
+    /// Whether the program wants what one of these [`wants`] says.
+    #[inline]
+    pub fn wants(&self, bits: u16) -> bool {
+        self.wants.load(Ordering::Acquire) & bits != 0
+    }
+
+    /// Whether the kernel may give it several datagrams at a time.
+    pub fn joins(&self) -> bool {
+        self.joins.load(Ordering::Acquire)
+    }
+
+    /// The kernel may do so from now on, or may not.
+    pub fn set_joins(&self, joins: bool) {
+        self.joins.store(joins, Ordering::Release);
+    }
+
+    /// An option, one of [`wants`], was set. Flows that there are may not fit any more.
+    pub fn set_wants(&self, bit: u16, on: bool, endpoint: Option<&Endpoint>) {
         let before = match on {
-            true => self.packet_info.fetch_or(bit, Ordering::AcqRel),
-            false => self.packet_info.fetch_and(!bit, Ordering::AcqRel),
+            true => self.wants.fetch_or(bit, Ordering::AcqRel),
+            false => self.wants.fetch_and(!bit, Ordering::AcqRel),
         };
-        if (before & bit != 0) != on {
+        // Times have several forms.
+        if (before & bit != 0) != on || on && bit & (wants::TIME | wants::TIMES) != 0 {
             self.incoming.lock().forget();
             self.end_flows(endpoint);
         }
@@ -228,7 +270,7 @@ impl Datagram {
     pub fn attach(&self, ring: Ring) -> bool {
         let mut incoming = self.incoming.lock();
         incoming.tells_flows_apart(!self.has_any_address());
-        let fits = ring.has_info() == self.gives_packet_info() && incoming.admits(&ring);
+        let fits = ring.has_messages() == self.gives_messages() && incoming.admits(&ring);
         if fits {
             incoming.add(ring);
             self.linked.store(true, Ordering::Release);

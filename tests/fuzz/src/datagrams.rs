@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use netacc_datagram::{inbox_len, Receiver, Refusal, Sender, OUTBOX_LEN};
+use netacc_datagram::{inbox_len, Marks, Receiver, Refusal, Sender, OUTBOX_LEN};
 use netacc_device::Memory;
 
 /// Few, so that rings become full.
 const CAPACITY: usize = 512;
+const MARKS: Marks = Marks { ttl: 64, tos: 0 };
 /// Datagrams that the kernel holds; it drops others.
 const KERNEL: usize = 6;
 
@@ -84,7 +85,7 @@ impl Conversation {
         let (inbox, outbox) = (Memory::heap(inbox_len(CAPACITY)), Memory::heap(OUTBOX_LEN));
         let mut sender = Sender::new(inbox.clone(), outbox.clone()).expect("the lengths of a flow");
         sender.start(0);
-        let receiver = Receiver::new(inbox.clone(), outbox.clone()).expect("the lengths of a flow");
+        let receiver = Receiver::new(inbox.clone(), outbox.clone(), false).expect("the lengths of a flow");
         Conversation {
             sender,
             receiver,
@@ -105,13 +106,13 @@ impl Conversation {
         let pieces = std::iter::once((datagram.as_ptr(), datagram.len()));
         // SAFETY: one valid slice.
         #[expect(unsafe_code, reason = "a datagram is made of a program's buffers")]
-        let sent = unsafe { self.sender.send(pieces, datagram.len()) };
+        let sent = unsafe { self.sender.send(pieces, datagram.len(), MARKS, || self.next.into()) };
         let mut goes = true;
         match sent {
             Ok(()) => {}
             Err(Refusal::Dropped) => goes = false,
             Err(_) => {
-                self.sender.begin_by_kernel();
+                self.sender.begin_by_kernel(1);
                 goes = self.kernel.len() < KERNEL;
                 if goes {
                     self.kernel.push_back(self.next);
@@ -119,7 +120,7 @@ impl Conversation {
                     self.kernel_dropped = true;
                     self.receiver.kernel_dropped(1);
                 }
-                self.sender.end_by_kernel(true);
+                self.sender.end_by_kernel(1, true);
             }
         }
         if goes {
@@ -144,7 +145,7 @@ impl Conversation {
                 Some(earlier) => self.came(earlier),
                 None => {
                     self.kernel.pop_front();
-                    self.receiver.came_by_kernel();
+                    self.receiver.came_by_kernel(1);
                     self.came(number);
                 }
             }

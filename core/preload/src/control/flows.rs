@@ -15,8 +15,8 @@ use netacc_datagram::{inbox_len, Receiver, Sender, OUTBOX_LEN};
 use netacc_device::{ConnectionId, FourTuple, QueuePairId};
 use netacc_driver::{Endpoint, Flow};
 
-use crate::datagram::{Address, Datagram, Destination, KernelOnly, Pending, Ring, Wanted};
-use crate::os::real;
+use crate::datagram::{wants, Address, Datagram, Destination, KernelOnly, Pending, Ring, Wanted};
+use crate::os::{real, sockopt};
 use crate::probes;
 use crate::runtime::{get, Runtime};
 use crate::table::{self, Entry};
@@ -24,7 +24,7 @@ use crate::table::{self, Entry};
 /// Bytes of a ring: four of the longest datagrams fit.
 const CAPACITY: usize = 256 << 10;
 /// The version of requests.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// The number of a socket at its peer, and the addresses of the flow: two of this host, which are the same or both of the
 /// loopback.
@@ -42,7 +42,7 @@ impl Request {
             IpAddr::V6(ip) => ip,
         };
         //= spec §10.2.1
-        //# Then follow the version, 2; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
+        //# Then follow the version, 3; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
         //# address, in 16, from which the flow comes.
         let mut bytes = vec![VERSION];
         bytes.extend(self.number.to_le_bytes());
@@ -176,6 +176,10 @@ fn request(
         }
         return None;
     }
+    let mut outgoing = socket.outgoing();
+    // With the lock held: a thread that sets an option reads them anew.
+    outgoing.marks = sockopt::marks(fd);
+    drop(outgoing);
     endpoint.request_flow(peer, OUTBOX_LEN, &Request { number, source, destination: to.ip() }.encode()).ok()
 }
 
@@ -195,7 +199,7 @@ pub(super) fn requested(rt: &Runtime, endpoint: &Endpoint, id: ConnectionId, req
         let incoming = socket.incoming();
         let origin = incoming.origin(request.source, request.destination).filter(|_| incoming.has_room())?;
         // Its control messages are learned from the kernel as well.
-        (!socket.gives_packet_info() || origin.info.is_some()).then_some(origin)?
+        (!socket.gives_messages() || origin.messages.is_some()).then_some(origin)?
     };
     rt.flows.pending.lock().insert(id, Pending::Incoming(Arc::downgrade(&socket), Box::new(origin)));
     Some(inbox_len(CAPACITY))
@@ -228,8 +232,9 @@ fn attach(pending: Pending, flow: Flow) -> Option<Arc<Datagram>> {
         }
         Pending::Incoming(socket, origin) => {
             let socket = socket.upgrade().filter(|socket| !socket.is_kernel_only())?;
+            let wants_time = socket.wants(wants::TIME | wants::TIMES);
             let port = origin.source.socket_addr().map_or(0, |source| source.port());
-            let ring = Ring::new(Receiver::new(flow.local, flow.remote)?, *origin, flow.qp);
+            let ring = Ring::new(Receiver::new(flow.local, flow.remote, wants_time)?, *origin, flow.qp);
             if !socket.attach(ring) {
                 return None;
             }
@@ -264,7 +269,7 @@ mod tests {
     fn requests_are_read_as_they_were_written() {
         //= spec §10.2.1
         //= type=test
-        //# Then follow the version, 2; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
+        //# Then follow the version, 3; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
         //# address, in 16, from which the flow comes.
         //= spec §10.2.1
         //= type=test

@@ -54,6 +54,11 @@ impl Address {
         c_int::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]))
     }
 
+    /// Whether IPv4 carries datagrams to there.
+    pub fn is_v4(&self) -> bool {
+        self.family() == libc::AF_INET || self.bytes[8..20] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255]
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -95,5 +100,8 @@ mod tests {
         mapped[18..24].copy_from_slice(&[255, 255, 127, 0, 0, 1]);
         assert_eq!(Address::new(&mapped).socket_addr(), Some("127.0.0.1:53".parse().unwrap()));
         assert_eq!(Address::new(&[1, 0, 47]).socket_addr(), None);
+        let mut six = mapped;
+        six[18] = 0;
+        assert_eq!([&v4[..], &mapped, &six].map(|bytes| Address::new(bytes).is_v4()), [true, true, false]);
     }
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use netacc_datagram::{Receiver, Record};
 use netacc_device::QueuePairId;
 
-use super::{Address, PacketInfo};
+use super::{Address, Messages, Values};
 use crate::os::{poll, sockopt};
 
 /// Addresses that are remembered. A flow is accepted only from one of them. Arbitrary: more than the rings.
@@ -28,8 +28,8 @@ const KERNEL_INTERVAL: u32 = 32;
 pub struct Origin {
     /// The sender, as the kernel names it.
     pub source: Address,
-    /// What the kernel says of its datagrams, for a program that wants to know to which address they were sent.
-    pub info: Option<PacketInfo>,
+    /// What the kernel says of its datagrams, for a program that wants control messages.
+    pub messages: Option<Messages>,
 }
 
 /// A ring that brings datagrams of one flow.
@@ -51,9 +51,9 @@ impl Ring {
         Ring { receiver, origin, qp, ended: false, mark: 0, stuck: 0 }
     }
 
-    /// Whether it is known to which address its datagrams are sent.
-    pub(super) fn has_info(&self) -> bool {
-        self.origin.info.is_some()
+    /// Whether it is known what the kernel says of its datagrams.
+    pub(super) fn has_messages(&self) -> bool {
+        self.origin.messages.is_some()
     }
 
     /// The record at the front, if it may be taken now.
@@ -77,11 +77,14 @@ pub struct Incoming {
     /// All datagrams of a source are of one flow.
     one_flow_each: bool,
     /// The kernel's control messages of datagrams from these sources.
-    infos: Vec<(Address, PacketInfo)>,
+    messages: Vec<(Address, Messages)>,
     received_while_new: u32,
     received_while_waiting: u32,
     /// Datagrams that the kernel has dropped, when it was asked last.
     dropped: u32,
+    /// Those that senders have dropped of rings that are gone.
+    past_dropped: u32,
+    received_since_drops: u32,
     /// Positions of rings that are gone, for [`Incoming::arrivals`].
     past: u64,
 }
@@ -128,14 +131,14 @@ impl Incoming {
         self.one_flow_each = does;
     }
 
-    /// The kernel has brought a datagram from `source`.
+    /// The kernel has brought so many datagrams from `source`, or an unknown number if that is 0.
     #[inline]
-    pub fn came_by_kernel(&mut self, source: &Address) {
+    pub fn came_by_kernel(&mut self, source: &Address, count: u64) {
         if let Some(ring) = self.rings.iter_mut().rfind(|ring| ring.origin.source == *source) {
             //= spec §10.4.2
             //# It does not count a datagram if it cannot tell to which flow it belongs.
             if self.one_flow_each {
-                ring.receiver.came_by_kernel();
+                ring.receiver.came_by_kernel(count);
             }
         } else if self.sources.last() != Some(source) && !self.sources.contains(source) {
             if self.sources.len() >= SOURCES {
@@ -146,15 +149,15 @@ impl Incoming {
     }
 
     /// The kernel has said this of a datagram from `source`.
-    pub fn learn(&mut self, source: &Address, info: &PacketInfo) {
-        if self.infos.iter().any(|known| known == &(*source, *info)) {
+    pub fn learn(&mut self, source: &Address, said: &Messages) {
+        if self.messages.iter().any(|known| known == &(*source, *said)) {
             return;
         }
-        self.infos.retain(|(of, old)| of != source || old.destination() != info.destination());
-        if self.infos.len() >= SOURCES {
-            self.infos.remove(0);
+        self.messages.retain(|(of, old)| of != source || old.destination() != said.destination());
+        if self.messages.len() >= SOURCES {
+            self.messages.remove(0);
         }
-        self.infos.push((*source, *info));
+        self.messages.push((*source, *said));
     }
 
     /// The kernel brings datagrams from this address alone from now on; `None`: from all.
@@ -169,7 +172,7 @@ impl Incoming {
 
     /// Forgets the kernel's control messages: the program has set other options.
     pub fn forget(&mut self) {
-        self.infos.clear();
+        self.messages.clear();
     }
 
     /// An address from which the kernel has brought datagrams, as the kernel writes it, with what it has said of those that were sent to
@@ -180,8 +183,9 @@ impl Incoming {
         }
         let known = self.sources.iter().chain(self.rings.iter().map(|ring| &ring.origin.source));
         let source = known.copied().find(|known| known.socket_addr() == Some(source))?;
-        let mut infos = self.infos.iter().filter(|(of, _)| *of == source).map(|(_, info)| *info);
-        Some(Origin { source, info: infos.find(|info| info.destination() == destination) })
+        let mut said = self.messages.iter().filter(|(of, _)| *of == source).map(|(_, messages)| *messages);
+        let messages = said.find(|messages| messages.destination().is_none_or(|to| to == destination));
+        Some(Origin { source, messages })
     }
 
     /// Says that the rings are looked at from now on, unless a thread sleeps.
@@ -222,11 +226,35 @@ impl Incoming {
         if !self.received_while_waiting.is_multiple_of(DROPS_INTERVAL) {
             return;
         }
+        self.refresh_drops(fd);
+    }
+
+    fn refresh_drops(&mut self, fd: c_int) {
         let Some(dropped) = sockopt::memory(fd).map(|memory| memory[sockopt::SK_MEMINFO_DROPS]) else { return };
         let more = dropped.wrapping_sub(std::mem::replace(&mut self.dropped, dropped));
         for ring in &mut self.rings {
             ring.receiver.kernel_dropped(more.into());
         }
+    }
+
+    /// Datagrams that senders have dropped because a ring was full.
+    pub fn dropped_by_rings(&self) -> u32 {
+        self.rings.iter().fold(self.past_dropped, |sum, ring| sum.wrapping_add(ring.receiver.dropped() as u32))
+    }
+
+    /// Datagrams that were dropped, by the kernel and by rings. The kernel is asked now and then.
+    pub fn count_dropped(&mut self, fd: c_int) -> u32 {
+        if self.received_since_drops.is_multiple_of(DROPS_INTERVAL) {
+            self.refresh_drops(fd);
+        }
+        self.received_since_drops = self.received_since_drops.wrapping_add(1);
+        self.dropped.wrapping_add(self.dropped_by_rings())
+    }
+
+    /// What a datagram's control messages say. The time is the sender's word: it is not later than `now`.
+    pub fn values(&self, taken: &Taken, now: impl Fn() -> u64, dropped: Option<u32>) -> Values {
+        let time = self.rings[taken.ring].receiver.time(&taken.record).map_or(0, |time| time.min(now()));
+        Values { marks: taken.record.marks(), time, dropped }
     }
 
     /// Whether datagrams that the kernel has are known to be before anything that the rings get from now on. The rings were
@@ -347,11 +375,12 @@ impl Incoming {
                 ring.stuck = if ring.ended { STUCK } else { ring.stuck + 1 };
             }
         }
-        let past = &mut self.past;
+        let (past, past_dropped) = (&mut self.past, &mut self.past_dropped);
         self.rings.retain_mut(|ring| {
             let keeps = !ring.ended || ring.receiver.front().is_some();
             if !keeps {
                 *past = past.wrapping_add(ring.receiver.arrivals());
+                *past_dropped = past_dropped.wrapping_add(ring.receiver.dropped() as u32);
             }
             keeps
         });
@@ -382,16 +411,16 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
-    use netacc_datagram::{inbox_len, Sender, OUTBOX_LEN};
+    use netacc_datagram::{inbox_len, Marks, Sender, OUTBOX_LEN};
     use netacc_device::Memory;
 
     use super::*;
 
-    const ORIGIN: Origin = Origin { source: Address::UNKNOWN, info: None };
+    const ORIGIN: Origin = Origin { source: Address::UNKNOWN, messages: None };
 
     fn flow() -> (Sender, Incoming) {
         let (inbox, outbox) = (Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN));
-        let receiver = Receiver::new(inbox.clone(), outbox.clone()).expect("a ring");
+        let receiver = Receiver::new(inbox.clone(), outbox.clone(), false).expect("a ring");
         let mut incoming = Incoming::default();
         incoming.add(Ring::new(receiver, ORIGIN, QueuePairId(7)));
         let mut sender = Sender::new(inbox, outbox).expect("a ring");
@@ -409,7 +438,8 @@ mod tests {
 
     fn send(sender: &mut Sender) {
         // SAFETY: no bytes.
-        unsafe { sender.send(std::iter::empty(), 0) }.expect("room, and a receiver that is awake");
+        unsafe { sender.send(std::iter::empty(), 0, Marks { ttl: 64, tos: 0 }, || 0) }
+            .expect("room, and a receiver that is awake");
     }
 
     // Breaks if only the former ring of a flow that was made again is looked at: then the kernel's datagram overtakes.
@@ -418,7 +448,7 @@ mod tests {
         let (_, mut incoming) = flow();
         incoming.end(QueuePairId(7));
         let (inbox, outbox) = (Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN));
-        let receiver = Receiver::new(inbox.clone(), outbox.clone()).expect("a ring");
+        let receiver = Receiver::new(inbox.clone(), outbox.clone(), false).expect("a ring");
         incoming.add(Ring::new(receiver, ORIGIN, QueuePairId(8)));
         let mut sender = Sender::new(inbox, outbox).expect("a ring");
         sender.start(0);
@@ -432,9 +462,9 @@ mod tests {
     #[test]
     fn a_sender_that_stops_in_the_middle_of_a_send_is_not_waited_for() {
         let (mut sender, mut incoming) = flow();
-        sender.begin_by_kernel();
-        sender.end_by_kernel(true);
-        sender.begin_by_kernel();
+        sender.begin_by_kernel(1);
+        sender.end_by_kernel(1, true);
+        sender.begin_by_kernel(1);
         send(&mut sender);
         let looks = (0..).take_while(|_| {
             look(&mut incoming);
@@ -446,9 +476,9 @@ mod tests {
     #[test]
     fn what_a_sender_leaves_is_received_before_its_ring_goes() {
         let (mut sender, mut incoming) = flow();
-        sender.begin_by_kernel();
-        sender.end_by_kernel(true);
-        sender.begin_by_kernel();
+        sender.begin_by_kernel(1);
+        sender.end_by_kernel(1, true);
+        sender.begin_by_kernel(1);
         for _ in 0..2 {
             send(&mut sender);
         }

@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use netacc_datagram::{Refusal, Sender};
+use netacc_datagram::{Marks, Refusal, Sender};
 use netacc_device::{PeerAddress, QueuePairId};
 
 use super::Address;
+use crate::os::clock::wall_nanos;
 
 /// Datagrams to a destination before a ring is requested for them; after a refusal twice as many again, and so on.
 /// Arbitrary.
@@ -48,8 +49,8 @@ struct Flow {
     state: State,
     /// Known once a ring was requested.
     destination: Option<Destination>,
-    /// Sends by the kernel that are going on.
-    by_kernel: u32,
+    /// Datagrams of sends by the kernel that are going on.
+    by_kernel: u64,
 }
 
 /// How a datagram goes.
@@ -73,6 +74,10 @@ pub struct Outgoing {
     last: usize,
     /// The destination that the socket is connected to, once that is known.
     pub connected: Option<Address>,
+    /// What the IP headers of its datagrams say, by IPv4 and by IPv6. Known once a ring was requested.
+    pub marks: [Marks; 2],
+    /// The length of the datagrams into which the bytes of a send are split (`UDP_SEGMENT`); 0: they are not.
+    pub segment: u16,
 }
 
 impl Outgoing {
@@ -94,12 +99,27 @@ impl Outgoing {
         self.find(to).and_then(|flow| flow.destination).is_none_or(|known| known.source.ip() == source)
     }
 
-    /// Sends a datagram of these pieces, or says how it must go.
+    /// Whether the ring to there can take so many datagrams one after the other: see [`Sender::has_room_for`]. True if there is
+    /// none.
+    pub fn has_room_for(&mut self, to: &Address, count: u64, len: usize, longest: usize) -> bool {
+        match self.find(to).map(|flow| &mut flow.state) {
+            Some(State::Linked { sender, .. }) => sender.has_room_for(count, len, longest),
+            _ => true,
+        }
+    }
+
+    /// Sends a datagram of these pieces, or says how it must go. By the kernel it is the first of `count`, all of one call.
     ///
     /// # Safety
     /// The pieces are readable, and `len` bytes together.
     #[inline]
-    pub unsafe fn send(&mut self, to: &Address, pieces: impl Iterator<Item = (*const u8, usize)>, len: usize) -> Way {
+    pub unsafe fn send(
+        &mut self,
+        to: &Address,
+        (pieces, len): (impl Iterator<Item = (*const u8, usize)>, usize),
+        marks: Marks,
+        count: u64,
+    ) -> Way {
         let Some(flow) = self.find(to) else {
             if self.flows.len() >= MOST {
                 // Those that have rings are worth more than what is new.
@@ -111,7 +131,7 @@ impl Outgoing {
                     to: *to,
                     state: State::Counting { sent: 1, request_at: REQUEST_AFTER },
                     destination: None,
-                    by_kernel: 1,
+                    by_kernel: count,
                 });
             }
             return Way::Kernel;
@@ -119,11 +139,11 @@ impl Outgoing {
         match &mut flow.state {
             State::Linked { sender, .. } => {
                 // SAFETY: passed on.
-                match unsafe { sender.send(pieces, len) } {
+                match unsafe { sender.send(pieces, len, marks, wall_nanos) } {
                     Ok(()) => return Way::Link,
                     Err(Refusal::Dropped) => return Way::Dropped,
                     Err(Refusal::Closed) => {}
-                    Err(_) => sender.begin_by_kernel(),
+                    Err(_) => sender.begin_by_kernel(count),
                 }
             }
             State::Counting { sent, request_at } => {
@@ -131,32 +151,32 @@ impl Outgoing {
                 let request_at = *request_at;
                 if *sent >= request_at {
                     flow.state = State::Requested { request_at };
-                    flow.by_kernel += 1;
+                    flow.by_kernel += count;
                     return Way::KernelThenRequest;
                 }
             }
             State::Requested { .. } | State::Indistinct => {}
         }
-        flow.by_kernel += 1;
+        flow.by_kernel += count;
         Way::Kernel
     }
 
-    /// A datagram goes by the kernel because of what it is: see [`Way::Kernel`].
-    pub fn begin_by_kernel(&mut self, to: &Address) {
+    /// So many datagrams go by the kernel because of what they are: see [`Way::Kernel`].
+    pub fn begin_by_kernel(&mut self, to: &Address, count: u64) {
         if let Some(flow) = self.find(to) {
-            flow.by_kernel += 1;
+            flow.by_kernel += count;
             if let State::Linked { sender, .. } = &mut flow.state {
-                sender.begin_by_kernel();
+                sender.begin_by_kernel(count);
             }
         }
     }
 
-    /// A datagram was `sent` by the kernel, or could not be.
-    pub fn end_by_kernel(&mut self, to: &Address, sent: bool) {
+    /// So many were `sent` by the kernel, or could not be.
+    pub fn end_by_kernel(&mut self, to: &Address, count: u64, sent: bool) {
         if let Some(flow) = self.find(to) {
-            flow.by_kernel = flow.by_kernel.saturating_sub(1);
+            flow.by_kernel = flow.by_kernel.saturating_sub(count);
             if let State::Linked { sender, .. } = &mut flow.state {
-                sender.end_by_kernel(sent);
+                sender.end_by_kernel(count, sent);
             }
         }
     }
@@ -185,7 +205,7 @@ impl Outgoing {
         let Some(flow) = self.find(to).filter(|flow| matches!(flow.state, State::Requested { .. })) else {
             return false;
         };
-        sender.start(flow.by_kernel.into());
+        sender.start(flow.by_kernel);
         flow.state = State::Linked { sender, qp };
         true
     }
@@ -232,7 +252,7 @@ mod tests {
 
     fn send(outgoing: &mut Outgoing, port: u8) -> Way {
         // SAFETY: no bytes.
-        unsafe { outgoing.send(&to(port), std::iter::empty(), 0) }
+        unsafe { outgoing.send(&to(port), (std::iter::empty(), 0), Marks::default(), 1) }
     }
 
     #[test]
@@ -270,14 +290,14 @@ mod tests {
     fn a_linked_flow_takes_its_ring_while_the_receiver_is_awake() {
         let mut outgoing = Outgoing::default();
         while send(&mut outgoing, 1) != Way::KernelThenRequest {
-            outgoing.end_by_kernel(&to(1), true);
+            outgoing.end_by_kernel(&to(1), 1, true);
         }
-        outgoing.end_by_kernel(&to(1), true);
+        outgoing.end_by_kernel(&to(1), 1, true);
         let (inbox, outbox) = (Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN));
-        let mut receiver = Receiver::new(inbox.clone(), outbox.clone()).unwrap();
+        let mut receiver = Receiver::new(inbox.clone(), outbox.clone(), false).unwrap();
         assert!(outgoing.link(&to(1), Sender::new(inbox, outbox).unwrap(), QueuePairId(7)));
         assert_eq!(send(&mut outgoing, 1), Way::Kernel);
-        outgoing.end_by_kernel(&to(1), true);
+        outgoing.end_by_kernel(&to(1), 1, true);
         receiver.kernel_was_empty(receiver.sent_by_kernel());
         receiver.stay_awake();
         assert_eq!(send(&mut outgoing, 1), Way::Link);

@@ -1,18 +1,23 @@
 //! Calls on datagram sockets: a datagram takes the ring of its flow where there is one whose receiver is awake, or else the
 //! kernel. See [`datagram`](crate::datagram).
 //!
-//! The kernel's answer stands for everything that the rings do not serve: control messages, unusual flags, bad addresses.
+//! The kernel's answer stands for everything that the rings do not serve: some control messages, unusual flags, bad
+//! addresses.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
+use netacc_datagram::Marks;
 
-use crate::datagram::{Address, Control, Datagram, Incoming, PacketInfo, Taken, Way, KERNEL_LOOKS, MOST_CONTROL};
+use crate::datagram::{
+    add_dropped, joined, wants, Address, Control, Datagram, Incoming, Messages, Outgoing, Taken, Way, KERNEL_LOOKS,
+    MOST_CONTROL,
+};
 use crate::ops::{announcing, message, readiness};
 use crate::os::asleep::{asleep, Asleep};
-use crate::os::clock::now;
+use crate::os::clock::{now, wall_nanos};
 use crate::os::errno::{errno, fail};
 use crate::os::{access, deferral, poll, real, sockopt};
 use crate::runtime;
@@ -23,6 +28,10 @@ const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CO
 const ASIDE: c_int = libc::MSG_ERRQUEUE | libc::MSG_OOB;
 /// UDP's longest datagram over IPv4. The kernel refuses longer ones.
 const LONGEST: usize = 65_507;
+
+/// The longest datagram of a send of several, and how many there may be: the kernel may take more.
+const LONGEST_SEGMENT: usize = 1472;
+const MOST_SEGMENTS: usize = 64;
 
 /// A socket, and the descriptor by which the program has reached it.
 #[derive(Clone, Copy)]
@@ -172,8 +181,8 @@ impl Receive<'_> {
     /// As [`run`](Receive::run).
     unsafe fn take_from_kernel(&self, incoming: &mut Incoming) -> Result<(usize, Envelope), Nothing> {
         // SAFETY: passed on.
-        let (n, envelope) = unsafe { self.call(self.flags | libc::MSG_DONTWAIT) }?;
-        self.note(incoming, &envelope);
+        let (n, mut envelope) = unsafe { self.call(self.flags | libc::MSG_DONTWAIT) }?;
+        self.note(incoming, n, &mut envelope);
         if !self.peeks() {
             incoming.begin_new_sometimes(self.target.fd);
             incoming.account_drops(self.target.fd);
@@ -205,17 +214,16 @@ impl Receive<'_> {
                 break;
             }
         }
-        let origin = *incoming.origin_of(taken);
         let mut flags = if done < len { libc::MSG_TRUNC } else { 0 };
-        let control_len = match origin.info.filter(|_| self.target.socket.gives_packet_info()) {
+        let control_len = match self.target.socket.gives_messages() {
             // SAFETY: passed on.
-            Some(info) => unsafe { self.inform(&info, &mut flags) },
-            None => 0,
+            true => unsafe { self.inform(incoming, taken, &mut flags) },
+            false => 0,
         };
-        let envelope = Envelope { source: Some(origin.source), flags, control_len };
+        let envelope = Envelope { source: Some(incoming.origin_of(taken).source), flags, control_len };
         if !self.peeks() {
             incoming.finish(taken);
-            count(&self.target.socket.counts().rx_link);
+            count(&self.target.socket.counts().rx_link, 1);
         }
         if !whole {
             // As the kernel does, the datagram is lost.
@@ -229,14 +237,20 @@ impl Receive<'_> {
     ///
     /// # Safety
     /// As [`run`](Receive::run), also for the buffer of control messages.
-    unsafe fn inform(&self, info: &PacketInfo, flags: &mut c_int) -> usize {
+    unsafe fn inform(&self, incoming: &mut Incoming, taken: &Taken, flags: &mut c_int) -> usize {
+        let Target { socket, fd } = self.target;
+        let dropped = socket.wants(wants::DROPS).then(|| incoming.count_dropped(fd));
+        let values = incoming.values(taken, wall_nanos, dropped);
+        let Some(known) = &incoming.origin_of(taken).messages else { return 0 };
+        let mut messages = [0u8; MOST_CONTROL];
         let (to, room) = self.control;
-        let (messages, is_cut) = info.cut(if to.is_null() { 0 } else { room });
+        let room = if to.is_null() { 0 } else { room.min(MOST_CONTROL) };
+        let (len, is_cut) = known.write(&values, &mut messages[..room]);
         // SAFETY: the caller's promise; as many bytes as are found to be writable.
-        let reached = unsafe { access::writable(to.cast::<u8>(), messages.len()) };
+        let reached = unsafe { access::writable(to.cast::<u8>(), len) };
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(messages.as_ptr(), to.cast(), reached) };
-        let whole = reached == messages.len();
+        let whole = reached == len;
         if is_cut || !whole {
             *flags |= libc::MSG_CTRUNC;
         }
@@ -244,18 +258,18 @@ impl Receive<'_> {
         reached * usize::from(whole)
     }
 
-    /// The kernel's control messages of a datagram, if the program wants them and has room for them.
-    fn info(&self, envelope: &Envelope) -> Option<PacketInfo> {
-        let (from, _) = self.control;
-        if !self.target.socket.gives_packet_info() || from.is_null() || envelope.flags & libc::MSG_CTRUNC != 0 {
+    /// The kernel's control messages of a datagram, if it had room for them all.
+    fn messages<'a>(&self, envelope: &Envelope, copy: &'a mut [u8; MOST_CONTROL]) -> Option<&'a mut [u8]> {
+        let (from, room) = self.control;
+        if from.is_null() || envelope.flags & libc::MSG_CTRUNC != 0 {
             return None;
         }
-        let mut bytes = [0u8; MOST_CONTROL];
-        let bytes = bytes.get_mut(..envelope.control_len)?;
-        let there = access::readable(from.cast::<u8>().cast_const(), bytes.len());
+        let bytes = copy.get_mut(..room.min(MOST_CONTROL)).filter(|bytes| envelope.control_len <= bytes.len())?;
+        let from = from.cast::<u8>().cast_const();
+        let there = access::readable(from, bytes.len());
         // SAFETY: found to be readable.
-        unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), bytes.as_mut_ptr(), there) };
-        PacketInfo::of_kernel(bytes.get(..there)?)
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), there) };
+        Some(bytes).filter(|bytes| bytes.len() == there)
     }
 
     /// Receives from the kernel, and notes from whom.
@@ -264,12 +278,12 @@ impl Receive<'_> {
     /// As [`run`](Receive::run).
     unsafe fn kernel(&self, flags: c_int) -> Result<(usize, Envelope), Nothing> {
         // SAFETY: passed on.
-        let received = unsafe { self.call(flags) };
-        if let (Ok((_, envelope)), 0) = (&received, flags & ASIDE) {
+        let mut received = unsafe { self.call(flags) };
+        if let (Ok((n, envelope)), 0) = (&mut received, flags & ASIDE) {
             let Target { socket, fd } = self.target;
             match socket.is_kernel_only() && !socket.is_linked() {
-                true => count(&socket.counts().rx_kernel),
-                false => self.note(&mut socket.incoming(), envelope),
+                true => count(&socket.counts().rx_kernel, 1),
+                false => self.note(&mut socket.incoming(), *n, envelope),
             }
             if socket.count_kernel_call() {
                 announcing::announce(socket, fd);
@@ -278,15 +292,37 @@ impl Receive<'_> {
         received
     }
 
-    /// A datagram came by the kernel.
-    fn note(&self, incoming: &mut Incoming, envelope: &Envelope) {
+    /// A datagram of `n` bytes came by the kernel, or several that it has joined.
+    fn note(&self, incoming: &mut Incoming, n: usize, envelope: &mut Envelope) {
+        let socket = self.target.socket;
+        let mut copy = [0u8; MOST_CONTROL];
+        let mut messages = match socket.gives_messages() || socket.joins() {
+            true => self.messages(envelope, &mut copy),
+            false => None,
+        };
+        let said = messages.as_deref().map(|messages| &messages[..envelope.control_len]);
+        //= spec §10.2.5
+        //# A receiver for which the kernel joins datagrams (`UDP_GRO`) counts each of them.
+        let datagrams = match (socket.joins(), said) {
+            (false, _) => 1,
+            (true, Some(said)) if envelope.flags & libc::MSG_TRUNC == 0 => joined(said, n).unwrap_or(1),
+            (true, _) => 0,
+        };
         // A receive that was ended by `shutdown` has no source.
         if let Some(source) = envelope.source.as_ref().filter(|_| !self.peeks()) {
-            count(&self.target.socket.counts().rx_kernel);
-            incoming.came_by_kernel(source);
-            if let Some(info) = self.info(envelope) {
-                incoming.learn(source, &info);
+            count(&socket.counts().rx_kernel, datagrams.max(1));
+            incoming.came_by_kernel(source, datagrams);
+            // Just after an option was set, the kernel may not have the time yet.
+            let known = said.filter(|_| socket.gives_messages()).and_then(Messages::of_kernel);
+            if let Some(known) = known.filter(|known| !socket.wants(wants::TIMES) || known.have_times()) {
+                incoming.learn(source, &known);
             }
+        }
+        let more = if socket.wants(wants::DROPS) { incoming.dropped_by_rings() } else { 0 };
+        if let Some(messages) = messages.as_mut().filter(|_| more > 0) {
+            envelope.control_len = add_dropped(messages, envelope.control_len, more);
+            // SAFETY: the caller's buffer, to which the kernel has written; no longer than it is.
+            unsafe { std::ptr::copy_nonoverlapping(messages.as_ptr(), self.control.0.cast(), envelope.control_len) };
         }
     }
 
@@ -336,10 +372,10 @@ fn waiting(fd: c_int, receive: impl FnOnce() -> isize) -> isize {
     receive()
 }
 
-/// Counts one datagram. The callers hold the socket's lock for that direction, or the kernel's datagrams are not many.
+/// Counts datagrams. The callers hold the socket's lock for that direction, or the kernel's datagrams are not many.
 #[inline]
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+fn count(counter: &AtomicU64, datagrams: u64) {
+    counter.fetch_add(datagrams, Ordering::Relaxed);
 }
 
 /// `recv`, `recvfrom` and `read`.
@@ -347,7 +383,13 @@ fn count(counter: &AtomicU64) {
 /// # Safety
 /// As the C function.
 pub unsafe fn recvfrom(t: Target<'_>, iov: &[iovec], flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> isize {
-    let call = Receive { target: t, iov, control: (std::ptr::null_mut(), 0), flags };
+    // Messages that the program does not read are read for the rings' sake.
+    let mut own = [0u8; MOST_CONTROL];
+    let control: (*mut c_void, usize) = match t.socket.gives_messages() || t.socket.joins() {
+        true => (own.as_mut_ptr().cast(), own.len()),
+        false => (std::ptr::null_mut(), 0),
+    };
+    let call = Receive { target: t, iov, control, flags };
     // SAFETY: as the C function.
     let Ok((n, envelope)) = (unsafe { call.run() }) else { return -1 };
     if !addr.is_null() {
@@ -472,6 +514,117 @@ pub struct Outbound<'a> {
     pub to: (*const sockaddr, socklen_t),
     /// What its control messages ask for.
     pub control: Control,
+    /// Its control messages, as the program has written them.
+    pub messages: (*mut c_void, usize),
+}
+
+impl<'a> Outbound<'a> {
+    /// One without control messages.
+    fn plain(iov: &'a [iovec], flags: c_int, to: (*const sockaddr, socklen_t)) -> Outbound<'a> {
+        Outbound { iov, flags, to, control: Control::NOTHING, messages: (std::ptr::null_mut(), 0) }
+    }
+}
+
+/// How a call's datagrams can take a ring.
+struct Plan {
+    /// Bytes of all of them.
+    len: usize,
+    /// Bytes of each, but for the last one, which may be shorter.
+    each: usize,
+    marks: Marks,
+}
+
+impl Plan {
+    /// Of a call that a ring can serve.
+    fn new(outgoing: &mut Outgoing, outbound: &Outbound<'_>, to: &Address) -> Option<Plan> {
+        let Control::Usual(asked) = outbound.control else { return None };
+        if outbound.flags & !SEND_FLAGS != 0 || asked.source.is_some_and(|source| !outgoing.may_come_from(to, source)) {
+            return None;
+        }
+        let len = readable(outbound.iov)?;
+        let is_v4 = to.is_v4();
+        let marks = asked.marks(is_v4, outgoing.marks[usize::from(!is_v4)])?;
+        let each = split(outgoing, outbound, len);
+        // The kernel refuses more, and longer ones by the path's MTU.
+        let fits = each == len || each <= LONGEST_SEGMENT && len.div_ceil(each) <= MOST_SEGMENTS;
+        fits.then_some(Plan { len, each, marks })
+    }
+}
+
+/// Bytes of each datagram of a call that sends `len` bytes.
+fn split(outgoing: &Outgoing, outbound: &Outbound<'_>, len: usize) -> usize {
+    let asked = match outbound.control {
+        Control::Usual(asked) => asked.segment,
+        Control::Other(segment) => segment,
+    };
+    match usize::from(asked.unwrap_or(outgoing.segment)) {
+        0 => len,
+        segment => segment.min(len),
+    }
+}
+
+/// Bytes `skip..skip + len` of a vector.
+fn part(iov: &[iovec], mut skip: usize, mut len: usize) -> impl Iterator<Item = (*const u8, usize)> + '_ {
+    iov.iter().map_while(move |v| {
+        let skipped = skip.min(v.iov_len);
+        skip -= skipped;
+        let n = (v.iov_len - skipped).min(len);
+        len -= n;
+        (n > 0 || len > 0).then_some((v.iov_base.cast::<u8>().cast_const().wrapping_add(skipped), n))
+    })
+}
+
+/// What has become of a call's datagrams.
+struct Placed {
+    /// Bytes of those that took the ring, or were dropped as the kernel would have dropped them.
+    done: usize,
+    /// How the rest goes, and how many datagrams that is; none if nothing is left.
+    rest: Option<(Way, u64)>,
+}
+
+/// Gives datagrams to the ring of their flow, as long as it takes them.
+///
+/// # Safety
+/// The vector is readable.
+#[inline]
+unsafe fn place(socket: &Datagram, iov: &[iovec], to: &Address, plan: &Plan, outgoing: &mut Outgoing) -> Placed {
+    let Plan { len, each, marks } = *plan;
+    let total = if each == len { 1 } else { len.div_ceil(each) as u64 };
+    if total > 1 && !outgoing.has_room_for(to, total, len, each) {
+        // Not in two parts, of which the kernel could refuse the second one.
+        outgoing.begin_by_kernel(to, total);
+        return Placed { done: 0, rest: Some((Way::Kernel, total)) };
+    }
+    for number in 0..total {
+        let done = number as usize * each;
+        let n = each.min(len - done);
+        // SAFETY: passed on.
+        match unsafe { outgoing.send(to, (part(iov, done, n), n), marks, total - number) } {
+            Way::Link => count(&socket.counts().tx_link, 1),
+            Way::Dropped => count(&socket.counts().dropped, 1),
+            way => return Placed { done, rest: Some((way, total - number)) },
+        }
+    }
+    Placed { done: len, rest: None }
+}
+
+/// Sends the bytes of a call from `done` on by the kernel.
+///
+/// # Safety
+/// As the C function.
+#[cold]
+unsafe fn send_rest(fd: c_int, outbound: &Outbound<'_>, done: usize) -> isize {
+    let left = part(outbound.iov, done, usize::MAX);
+    let iov: Vec<iovec> = left.map(|(from, n)| message::single(from.cast(), n)).collect();
+    // SAFETY: all-zero is a valid header.
+    let mut header: msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = outbound.to.0.cast_mut().cast();
+    header.msg_namelen = if outbound.to.0.is_null() { 0 } else { outbound.to.1 };
+    header.msg_iov = iov.as_ptr().cast_mut();
+    header.msg_iovlen = iov.len();
+    (header.msg_control, header.msg_controllen) = outbound.messages;
+    // SAFETY: as the C function.
+    unsafe { real::sendmsg(fd, &header, outbound.flags) }
 }
 
 /// `send`, `sendto`, `sendmsg` and `write`: on the ring of the flow, or by `kernel`, the call as the program has made it.
@@ -487,44 +640,35 @@ pub unsafe fn send(t: Target<'_>, outbound: &Outbound<'_>, kernel: impl FnOnce()
         _ => {
             let sent = kernel();
             if sent >= 0 {
-                count(&socket.counts().tx_kernel);
+                count(&socket.counts().tx_kernel, 1);
             }
             return sent;
         }
     };
-    let as_usual = match outbound.control {
-        Control::Nothing => true,
-        Control::From(source) => socket.outgoing().may_come_from(&to, source),
-        Control::Other => false,
-    };
-    let plain = as_usual && outbound.flags & !SEND_FLAGS == 0;
-    let way = match readable(outbound.iov).filter(|_| plain) {
-        Some(len) => {
-            let pieces = outbound.iov.iter().map(|v| (v.iov_base.cast::<u8>().cast_const(), v.iov_len));
-            let mut outgoing = socket.outgoing();
-            // SAFETY: found to be readable.
-            match unsafe { outgoing.send(&to, pieces, len) } {
-                Way::Link => {
-                    count(&socket.counts().tx_link);
-                    return len as isize;
-                }
-                Way::Dropped => {
-                    count(&socket.counts().dropped);
-                    return len as isize;
-                }
-                way => way,
-            }
-        }
+    let mut outgoing = socket.outgoing();
+    let placed = match Plan::new(&mut outgoing, outbound, &to) {
+        // SAFETY: found to be readable.
+        Some(plan) => unsafe { place(socket, outbound.iov, &to, &plan, &mut outgoing) },
         None => {
-            socket.outgoing().begin_by_kernel(&to);
-            Way::Kernel
+            //= spec §10.2.5
+            //# A send of several datagrams (`UDP_SEGMENT`) is as many records, and counts as many sends where it goes by
+            //# the kernel.
+            let datagrams = readable(outbound.iov).map_or(1, |len| match split(&outgoing, outbound, len) {
+                0 => 1,
+                each => len.div_ceil(each) as u64,
+            });
+            outgoing.begin_by_kernel(&to, datagrams);
+            Placed { done: 0, rest: Some((Way::Kernel, datagrams)) }
         }
     };
-    let sent = asleep(kernel);
+    drop(outgoing);
+    let Some((way, datagrams)) = placed.rest else { return placed.done as isize };
+    // SAFETY: as the C function.
+    let sent = asleep(|| if placed.done == 0 { kernel() } else { unsafe { send_rest(fd, outbound, placed.done) } });
     let saved = errno();
-    socket.outgoing().end_by_kernel(&to, sent >= 0);
+    socket.outgoing().end_by_kernel(&to, datagrams, sent >= 0);
     if sent >= 0 {
-        count(&socket.counts().tx_kernel);
+        count(&socket.counts().tx_kernel, datagrams);
         if socket.count_kernel_call() {
             announcing::announce(socket, fd);
         }
@@ -533,7 +677,11 @@ pub unsafe fn send(t: Target<'_>, outbound: &Outbound<'_>, kernel: impl FnOnce()
         }
     }
     crate::os::errno::set_errno(saved);
-    sent
+    match (sent, placed.done) {
+        (sent, 0) => sent,
+        // Those that took the ring have gone.
+        (sent, done) => sent.max(0) + done as isize,
+    }
 }
 
 /// The length of a datagram whose bytes can be read, and which is not too long.
@@ -608,7 +756,7 @@ pub unsafe fn readv(t: Target<'_>, iov: *const iovec, count: c_int) -> isize {
 #[inline]
 pub unsafe fn write(t: Target<'_>, buf: *const c_void, len: usize) -> isize {
     let iov = &[message::single(buf, len)];
-    let outbound = Outbound { iov, flags: 0, to: (std::ptr::null(), 0), control: Control::Nothing };
+    let outbound = Outbound::plain(iov, 0, (std::ptr::null(), 0));
     // SAFETY: as the C function.
     unsafe { send(t, &outbound, || real::write(t.fd, buf, len)) }
 }
@@ -621,7 +769,7 @@ pub unsafe fn writev(t: Target<'_>, iov: *const iovec, count: c_int) -> isize {
     // SAFETY: as the C function.
     let kernel = || unsafe { real::writev(t.fd, iov, count) };
     let Some(iov) = elements(iov, count) else { return kernel() };
-    let outbound = Outbound { iov, flags: 0, to: (std::ptr::null(), 0), control: Control::Nothing };
+    let outbound = Outbound::plain(iov, 0, (std::ptr::null(), 0));
     // SAFETY: as the C function.
     unsafe { send(t, &outbound, kernel) }
 }
@@ -638,9 +786,9 @@ pub unsafe fn sendto(
     flags: c_int,
     to: (*const sockaddr, socklen_t),
 ) -> isize {
-    let outbound = Outbound { iov: &[message::single(buf, len)], flags, to, control: Control::Nothing };
+    let iov = &[message::single(buf, len)];
     // SAFETY: as the C function.
-    unsafe { send(t, &outbound, || real::sendto(t.fd, buf, len, flags, to.0, to.1)) }
+    unsafe { send(t, &Outbound::plain(iov, flags, to), || real::sendto(t.fd, buf, len, flags, to.0, to.1)) }
 }
 
 /// The vector of a call that moves something; `None`: the kernel judges it.
@@ -655,10 +803,10 @@ fn elements<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
 /// What the control messages of a header ask for.
 fn control(header: &msghdr) -> Control {
     let mut bytes = [0u8; MOST_CONTROL];
-    let Some(bytes) = bytes.get_mut(..header.msg_controllen) else { return Control::Other };
+    let Some(bytes) = bytes.get_mut(..header.msg_controllen) else { return Control::Other(None) };
     let from = header.msg_control.cast::<u8>().cast_const();
     if access::readable(from, bytes.len()) < bytes.len() {
-        return Control::Other;
+        return Control::Other(None);
     }
     // SAFETY: readable; any bytes are bytes.
     unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
@@ -676,9 +824,10 @@ pub unsafe fn sendmsg(t: Target<'_>, msg: *const msghdr, flags: c_int) -> isize 
     let Some(header) = (unsafe { access::read(msg) }) else { return kernel() };
     let Some(iov) = vector(&header) else { return kernel() };
     let to = if header.msg_namelen == 0 { std::ptr::null() } else { header.msg_name.cast_const().cast() };
-    let control = control(&header);
+    let messages = (header.msg_control, header.msg_controllen);
+    let outbound = Outbound { iov, flags, to: (to, header.msg_namelen), control: control(&header), messages };
     // SAFETY: as the C function.
-    unsafe { send(t, &Outbound { iov, flags, to: (to, header.msg_namelen), control }, kernel) }
+    unsafe { send(t, &outbound, kernel) }
 }
 
 /// `sendmmsg`.

@@ -1,4 +1,4 @@
-//! The monotonic clock.
+//! Clocks of the system.
 
 use std::time::Duration;
 
@@ -11,6 +11,15 @@ pub fn now() -> Instant {
     // SAFETY: the struct is writable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
     Instant::from_nanos(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64)
+}
+
+/// Nanoseconds since 1970, as the kernel stamps datagrams.
+#[inline]
+pub fn wall_nanos() -> u64 {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut ts) };
+    (ts.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(ts.tv_nsec as u64)
 }
 
 /// As the system calls want it.

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_ulong};
 use std::time::Duration;
 
 use libc::socklen_t;
+use netacc_datagram::Marks;
 
 use super::real;
 
@@ -14,6 +15,16 @@ pub fn get_int(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     // SAFETY: an int and its length, both writable.
     let rc = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
     (rc == 0).then_some(value)
+}
+
+/// What the IP headers of a socket's datagrams say, by IPv4 and by IPv6.
+pub fn marks(fd: c_int) -> [Marks; 2] {
+    let byte = |level, name| get_int(fd, level, name).map_or(0, |value| value as u8);
+    let of = |level, ttl, tos| Marks { ttl: byte(level, ttl), tos: byte(level, tos) };
+    [
+        of(libc::IPPROTO_IP, libc::IP_TTL, libc::IP_TOS),
+        of(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, libc::IPV6_TCLASS),
+    ]
 }
 
 /// Sets an option of the kernel's socket that is an integer, if the kernel takes it.
@@ -45,6 +56,14 @@ pub fn unread(fd: c_int) -> u64 {
 
 /// Bytes that the kernel has not sent yet. linux/sockios.h.
 pub const SIOCOUTQNSD: c_ulong = 0x894B;
+
+// Values that the `libc` crate lacks, or has for some targets only; the same on all that the library supports.
+/// `SO_TIMESTAMP` with 64-bit times, which 64-bit systems have in any case.
+pub const SO_TIMESTAMP_NEW: c_int = 63;
+/// `SO_TIMESTAMPNS`, likewise.
+pub const SO_TIMESTAMPNS_NEW: c_int = 64;
+/// `SO_TIMESTAMPING`, likewise.
+pub const SO_TIMESTAMPING_NEW: c_int = 65;
 
 // Missing in the `libc` crate. linux/sock_diag.h, asm-generic/socket.h.
 const SO_MEMINFO: c_int = 55;
