@@ -46,6 +46,8 @@ pub struct Receiver {
     state: State,
     sleeps: u64,
     wants_time: bool,
+    /// The sender has ended the flow, and its region may be another flow's by now: nothing is written there any more.
+    ended: bool,
     /// The sender has broken the rules: nothing that it has written counts any more.
     refused: bool,
     /// The number of the flow's datagrams that came by the kernel; `None` before it is known.
@@ -66,6 +68,7 @@ impl Receiver {
             state: State::Asleep,
             sleeps: 0,
             wants_time,
+            ended: false,
             refused: false,
             by_kernel: None,
         })
@@ -211,7 +214,7 @@ impl Receiver {
 
     fn publish(&mut self) {
         self.published = self.head;
-        if let Some(word) = self.outbox.word(HEAD) {
+        if let Some(word) = self.outbox.word(HEAD).filter(|_| !self.ended) {
             word.store(self.head, Release);
         }
     }
@@ -253,9 +256,15 @@ impl Receiver {
         self.enter(State::Closed);
     }
 
+    /// The sender has ended the flow. What it has sent can still be taken.
+    pub fn end(&mut self) {
+        self.ended = true;
+        self.state = State::Closed;
+    }
+
     fn enter(&mut self, state: State) {
         self.state = state;
-        if let Some(word) = self.outbox.word(STATUS) {
+        if let Some(word) = self.outbox.word(STATUS).filter(|_| !self.ended) {
             // Ordered before the next look at the tail: see `Sender::send`.
             word.swap(Status::new(state, self.by_kernel.is_none(), self.wants_time, self.sleeps).0, SeqCst);
         }

@@ -203,6 +203,25 @@ fn the_rest_of_a_burst_to_a_sleeper_takes_the_ring() {
     );
 }
 
+// Breaks if a receiver writes to memory in which its sender has another flow by now.
+#[test]
+fn a_receiver_of_an_ended_flow_writes_nothing() {
+    let (mut sender, mut receiver, [_, outbox]) = flow(CAPACITY);
+    awake(&mut receiver);
+    assert_eq!(send(&mut sender, &[1; 200]), Ok(()));
+    assert_eq!(send(&mut sender, &[2; 200]), Ok(()));
+    receiver.end();
+    let words = || [HEAD, STATUS].map(|offset| outbox.word(offset).unwrap().load(SEQ));
+    let before = words();
+    assert!(!receiver.fall_asleep(true));
+    assert_eq!(take(&mut receiver), Some(vec![1; 200]));
+    receiver.stay_awake();
+    assert_eq!(take(&mut receiver), Some(vec![2; 200]));
+    assert!(receiver.fall_asleep(true));
+    receiver.close();
+    assert_eq!(words(), before);
+}
+
 /// The receiver cannot claim a record that it has looked at and the sender has taken back since.
 #[test]
 fn a_record_is_taken_by_one_end() {

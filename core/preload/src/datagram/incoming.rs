@@ -56,6 +56,11 @@ impl Ring {
         self.origin.messages.is_some()
     }
 
+    fn end(&mut self) {
+        self.receiver.end();
+        self.ended = true;
+    }
+
     /// The record at the front, if it may be taken now.
     #[inline]
     fn due(&mut self) -> Option<Record> {
@@ -104,10 +109,9 @@ impl Taken {
 
 impl Incoming {
     pub(super) fn add(&mut self, ring: Ring) {
-        // The sender has ended an earlier one. If it has not, it finds the ring closed, and uses the kernel.
+        // The sender has ended an earlier one before it has requested this one.
         if let Some(old) = self.rings.iter_mut().rfind(|old| old.origin.source == ring.origin.source) {
-            old.receiver.close();
-            old.ended = true;
+            old.end();
         }
         self.rings.push(ring);
     }
@@ -389,7 +393,7 @@ impl Incoming {
     /// The sender has ended a flow, or is gone. Returns whether it was one of these.
     pub fn end(&mut self, qp: QueuePairId) -> bool {
         let ring = self.rings.iter_mut().find(|ring| ring.qp == qp);
-        ring.map(|ring| ring.ended = true).is_some()
+        ring.map(Ring::end).is_some()
     }
 
     /// No datagram takes a ring from now on.
