@@ -60,3 +60,23 @@ def test_the_largest_messages(lab: Lab) -> None:
     stack, tcp = json.loads(done.stdout)["paths"]
     assert stack["latency_ns"]["count"] == tcp["latency_ns"]["count"] == 3
     assert stack["link_share"] > 0.9
+
+
+def test_udp(lab: Lab) -> None:
+    """Breaks if the accelerated side measures the kernel, or the other one the library."""
+    netacc, port = str(binaries() / "netacc"), str(free_port())
+    server = lab.start("lat-server", [netacc, "lat", "--serve", "127.0.0.1", "--port", port])
+    wait_listening(int(port), server)
+    command = [netacc, "lat", "127.0.0.1", "--port", port, "-n", "500", "--udp"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    paths = {path["path"]: path for path in json.loads(done.stdout)["paths"]}
+    assert list(paths) == ["udp-stack", "udp"]
+    for path in paths.values():
+        assert path["latency_ns"]["count"] == 500 and path["latency_ns"]["deviation"] > 0
+    # An end that sleeps gets its datagrams from the kernel.
+    assert paths["udp-stack"]["link_share"] > 0 and "link_share" not in paths["udp"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert " times as long" in done.stdout, done.stdout
+    done = subprocess.run([*command, "-s", "65508"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and "no datagrams of this size" in done.stdout + done.stderr

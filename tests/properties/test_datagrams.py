@@ -257,8 +257,8 @@ def test_as_the_kernels(worlds: tuple[World, World], program: tuple[list[str], l
     pytest.fail(f"{found}\nprogram: {program}")
 
 
-#: A flow that is made anew for another address of the same socket. Breaks if sends by the kernel are counted at
-#: their end alone while the new ring seems to be closed: its datagrams are never due.
+#: A flow that is made anew for another address of the same socket. Breaks if sends by the kernel are
+#: counted at their end alone while the new ring seems to be closed: its datagrams are never due.
 ANEW: list[Step] = [
     ("warm", 0, 1, ["127.0.0.2"]),
     ("connect", 0, 2),
@@ -306,7 +306,7 @@ def told(what: str) -> list[Step]:
 
 @pytest.mark.parametrize("what", [*WANTS, "join"])
 def test_what_is_told(what: str, tmp_path: Path) -> None:
-    """Breaks if an option keeps datagrams in the kernel, or rings say something else of them than the kernel."""
+    """Breaks if an option keeps datagrams in the kernel, or a ring says something else of them."""
     both = [World(accelerated, tmp_path / f"{accelerated}") for accelerated in (False, True)]
     found = [difference(*(world.run([kind] * 2, told(what)) for world in both)) for kind in ("bound", "six")]
     for world in both:

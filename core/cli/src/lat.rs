@@ -6,7 +6,8 @@
 //! * `message`: WRITE WITH IMMEDIATE, and the peer takes the completion, like a message of the protocol;
 //! * `send`: SEND into memory of the receive, and the peer takes the completion (ib_send_lat);
 //! * `stack`: a program with a TCP socket, both ends under `netacc_run`;
-//! * `tcp`: the same program without.
+//! * `tcp`: the same program without;
+//! * `udp-stack` and `udp`: the same over UDP, with and without the library (`--udp`).
 //!
 //! With one size, or with all powers of two (`-a`), as a table with or without histograms, or as JSON.
 
@@ -16,6 +17,7 @@ mod raw;
 mod recording;
 mod report;
 mod tcp;
+mod udp;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -59,7 +61,10 @@ pub struct LatArgs {
     /// Round trips to measure on each path
     #[arg(long, short = 'n', default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     count: u32,
-    /// Paths to measure, in this order [default: all] (repeatable)
+    /// UDP instead of TCP and raw links: under netacc_run, and on the kernel alone
+    #[arg(long, conflicts_with = "paths")]
+    udp: bool,
+    /// Paths to measure, in this order [default: all but those of UDP] (repeatable)
     #[arg(long = "path", value_enum)]
     paths: Vec<PathName>,
     /// This host's address that the device serves, if there are several (default: the one that leads to the server)
@@ -88,8 +93,13 @@ enum PathName {
     Stack,
     /// The same program on kernel TCP
     Tcp,
+    /// A UDP program under netacc_run
+    UdpStack,
+    /// The same program on kernel UDP
+    Udp,
 }
 
+/// Without `--udp`.
 const ALL: [PathName; 5] = [PathName::Write, PathName::Message, PathName::Send, PathName::Stack, PathName::Tcp];
 
 /// The reason why a path could not be measured.
@@ -115,6 +125,8 @@ pub(crate) enum LatError {
     Tools(&'static str),
     #[error("the measurement cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
+    #[error("UDP has no datagrams of this size")]
+    TooLong,
     #[error("the measuring program ended with {0}")]
     Child(std::process::ExitStatus),
 }
@@ -174,11 +186,21 @@ impl PathName {
             PathName::Send => "send",
             PathName::Stack => "stack",
             PathName::Tcp => "tcp",
+            PathName::UdpStack => "udp-stack",
+            PathName::Udp => "udp",
         }
     }
 }
 
 impl LatArgs {
+    fn chosen(&self) -> Vec<PathName> {
+        match (self.udp, self.paths.is_empty()) {
+            (true, _) => vec![PathName::UdpStack, PathName::Udp],
+            (false, true) => ALL.to_vec(),
+            (false, false) => self.paths.clone(),
+        }
+    }
+
     fn sizes(&self) -> Vec<u32> {
         if !self.all_sizes {
             return vec![self.size];
@@ -190,7 +212,7 @@ impl LatArgs {
 
 /// Each path with each size. One that fails is not tried with larger sizes.
 fn measure_all(args: &LatArgs) -> Report {
-    let mut paths = if args.paths.is_empty() { ALL.to_vec() } else { args.paths.clone() };
+    let mut paths = args.chosen();
     let sizes = args.sizes();
     let progress = progress_bar(sizes.len() * paths.len(), false);
     let mut report = Report::new(args.count, args.all_sizes);
@@ -219,12 +241,14 @@ fn measure(args: &LatArgs, path: PathName, size: u32) -> Result<measured::Measur
         PathName::Write => raw::Kind::Write,
         PathName::Message => raw::Kind::Message,
         PathName::Send => raw::Kind::Send,
-        PathName::Stack => return through_the_stack(args, size),
+        PathName::Stack => return through_the_stack(args, Role::Client, size),
         PathName::Tcp => return tcp::measure(server, size, args.count),
+        PathName::UdpStack => return through_the_stack(args, Role::UdpClient, size),
+        PathName::Udp => return udp::measure(server, size, args.count),
     };
     let from = match args.from {
         Some(from) => from,
-        None => tcp::own_address_towards(server)?,
+        None => udp::own_address_towards(server)?,
     };
     let (config, _) = Config::load();
     let task = raw::Task { kind: operation, size, count: args.count };
@@ -232,10 +256,11 @@ fn measure(args: &LatArgs, path: PathName, size: u32) -> Result<measured::Measur
     Ok(measured::Measured { histogram, link_share: None })
 }
 
-/// The same client as for TCP, as a program under `netacc_run`.
-fn through_the_stack(args: &LatArgs, size: u32) -> Result<measured::Measured, LatError> {
+/// The same client as on the kernel's sockets, as a program under `netacc_run`.
+fn through_the_stack(args: &LatArgs, role: Role, size: u32) -> Result<measured::Measured, LatError> {
     let mut command = accelerated()?;
-    command.args(["lat-peer", "client", &SocketAddr::new(args.address, args.port).to_string()]);
+    let role = role.to_possible_value().expect("none is skipped");
+    command.args(["lat-peer", role.get_name(), &SocketAddr::new(args.address, args.port).to_string()]);
     command.args([size.to_string(), args.count.to_string()]);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
@@ -255,7 +280,7 @@ fn accelerated() -> Result<Command, LatError> {
     Ok(command)
 }
 
-/// Answers on all paths: for TCP programs in a process of its own, under `netacc_run`.
+/// Answers on all paths: for TCP and UDP programs in a process of its own, under `netacc_run`.
 fn serve(args: &LatArgs) -> Result<(), LatError> {
     let mut command = accelerated()?;
     command.args(["lat-peer", "serve", &SocketAddr::new(args.address, args.port).to_string()]);
@@ -270,7 +295,7 @@ fn serve(args: &LatArgs) -> Result<(), LatError> {
     Ok(())
 }
 
-/// One end of a TCP conversation, as started by `netacc lat`.
+/// One end of a TCP or UDP conversation, as started by `netacc lat`.
 #[derive(Debug, Args)]
 pub struct LatPeerArgs {
     role: Role,
@@ -283,15 +308,20 @@ pub struct LatPeerArgs {
 enum Role {
     Serve,
     Client,
+    UdpClient,
 }
 
 /// Runs it.
 pub fn run_peer(args: &LatPeerArgs) -> ExitCode {
+    let (size, count) = (args.size.unwrap_or(64), args.count.unwrap_or(1));
+    let print = |measured: Result<measured::Measured, LatError>| {
+        println!("{}", serde_json::to_string(&measured?)?);
+        Ok(())
+    };
     let done = match args.role {
         Role::Serve => tcp::serve(args.server),
-        Role::Client => tcp::measure(args.server, args.size.unwrap_or(64), args.count.unwrap_or(1))
-            .and_then(|measured| Ok(serde_json::to_string(&measured)?))
-            .map(|text| println!("{text}")),
+        Role::Client => print(tcp::measure(args.server, size, count)),
+        Role::UdpClient => print(udp::measure(args.server, size, count)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -32,6 +32,7 @@ struct Summary {
     p999: u64,
     max: u64,
     mean: f64,
+    deviation: f64,
 }
 
 impl Path {
@@ -48,6 +49,7 @@ impl Path {
                     p999: h.value_at_quantile(0.999),
                     max: h.max(),
                     mean: h.mean(),
+                    deviation: h.stdev(),
                 };
                 Path { path, error: None, latency_ns: Some(summary), link_share, histogram: Some(histogram) }
             }
@@ -71,11 +73,32 @@ impl Path {
     }
 }
 
+/// A program on the kernel's sockets, and the same one under the library.
+const PAIRS: [[&str; 2]; 2] = [["tcp", "stack"], ["udp", "udp-stack"]];
+
 /// The paths of one size.
 #[derive(Debug, Serialize)]
 struct OfSize {
     size: u32,
     paths: Vec<Path>,
+}
+
+impl OfSize {
+    /// How much longer the kernel's sockets take.
+    fn ratios(&self) -> impl Iterator<Item = String> + '_ {
+        let summary = |name| self.paths.iter().find(|path| path.path == name)?.latency_ns.as_ref();
+        PAIRS.into_iter().filter_map(move |[kernel, stack]| {
+            let [k, s] = [summary(kernel)?, summary(stack)?];
+            let shown = |of: &Summary| format!("{:.2} us, deviation {:.2} us", of.mean / 1000.0, of.deviation / 1000.0);
+            let ratio = k.mean / s.mean;
+            Some(format!(
+                "{} bytes: {kernel} takes {} on average, {stack} {}: {ratio:.1} times as long",
+                self.size,
+                shown(k),
+                shown(s)
+            ))
+        })
+    }
 }
 
 /// A whole run.
@@ -171,6 +194,7 @@ impl Report {
             "on link"
         ));
         lines.extend(self.measured().map(|(size, path)| bytes(&size) + &path.row()));
+        lines.extend(self.sizes.iter().flat_map(OfSize::ratios));
         for (size, path) in self.measured().filter(|_| histograms) {
             let Some(histogram) = &path.histogram else { continue };
             lines.push(format!("\n{}, {size} bytes:", path.path));
@@ -190,6 +214,17 @@ mod tests {
         let mut histogram = Latencies::default();
         micros.iter().for_each(|micros| histogram.record_round_trip(Duration::from_micros(2 * micros)));
         Ok(Measured { histogram, link_share: None })
+    }
+
+    #[test]
+    fn the_kernels_sockets_and_the_library_are_compared() {
+        let mut report = Report::new(4, false);
+        let paths = [("udp-stack", [2, 2, 4, 4]), ("udp", [20, 20, 40, 40]), ("tcp", [9; 4])];
+        report.add(64, paths.map(|(path, micros)| Path::new(path, measured(&micros))).into());
+        let expected =
+            "64 bytes: udp takes 30.01 us, deviation 10.00 us on average, udp-stack 3.00 us, deviation 1.00 us: \
+                        10.0 times as long\n";
+        assert!(report.text(false).ends_with(expected), "{}", report.text(false));
     }
 
     fn report(sizes: &[u32], many: bool) -> Report {

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,19 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ROUND: usize = 64;
 const ROUND_BYTES: usize = 4 << 20;
 
-/// The address of ours from which the server is reached.
-pub(super) fn own_address_towards(server: SocketAddr) -> Result<IpAddr, LatError> {
-    let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
-    let socket = UdpSocket::bind((any, 0))?;
-    // Sends nothing: the kernel looks up the route.
-    socket.connect(server)?;
-    Ok(socket.local_addr()?.ip())
-}
-
-/// Answers one connection after the other, until standard input ends.
+/// Answers one connection after the other, and datagrams at the same port, until standard input ends.
 pub(super) fn serve(address: SocketAddr) -> Result<(), LatError> {
     let listener = TcpListener::bind(address)?;
+    let datagrams = UdpSocket::bind(listener.local_addr()?)?;
     println!("listening at {}", listener.local_addr()?);
+    thread::spawn(move || super::udp::serve(&datagrams));
     thread::spawn(move || {
         for connection in listener.incoming().flatten() {
             // An error of one client does not affect the others. A client decides how long others wait, and nothing
