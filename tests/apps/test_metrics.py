@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,10 +26,15 @@ pytestmark = pytest.mark.usefixtures("library")
 CLIENTS = 4
 
 
+#: Short messages take far less, also on a busy machine, where a processor may be away for some milliseconds.
+LONG_S = 0.03
+TRACED = ["--trace-every", "10ms", "--trace-window", "100ms"]
+
+
 @contextmanager
-def exporter() -> Iterator[str]:
+def exporter(*arguments: str) -> Iterator[str]:
     """The address of the metrics while it runs."""
-    command = [str(binaries() / "netacc"), "exporter", "--listen", "127.0.0.1:0"]
+    command = [str(binaries() / "netacc"), "exporter", "--listen", "127.0.0.1:0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         try:
             assert running.stdout
@@ -40,7 +46,7 @@ def exporter() -> Iterator[str]:
 def scrape(address: str) -> dict[str, Metric]:
     with urllib.request.urlopen(address, timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-        return {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+        return parsed(answer.read().decode())
 
 
 def values(families: dict[str, Metric], name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
@@ -79,6 +85,62 @@ def test_redis_in_prometheus_words(lab: Lab) -> None:
         assert sum(value for _, value in on_tcp) >= CLIENTS
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(address.replace("/metrics", "/"), timeout=60)
+
+
+def once(*arguments: str) -> str:
+    command = [str(binaries() / "netacc"), "exporter", "--once", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def parsed(page: str) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(page)}
+
+
+def test_latencies_are_histograms(lab: Lab) -> None:
+    server, load, port = redis_under_load(lab, CLIENTS)
+    families = parsed(once(*TRACED))
+    for name, process in (("message", server), ("message", load), ("request", server)):
+        family = families[f"netacc_{name}_seconds"]
+        assert family.type == "histogram" and family.unit == "seconds"
+        here = {"pid": str(process.pid), "port": str(port), "path": "link", "reason": ""}
+        buckets = {
+            float(sample.labels["le"]): sample.value
+            for sample in family.samples
+            if sample.name.endswith("_bucket") and here.items() <= sample.labels.items()
+        }
+        (count,) = [
+            sample.value
+            for sample in family.samples
+            if sample.name.endswith("_count") and here.items() <= sample.labels.items()
+        ]
+        assert buckets[float("inf")] == count > 100
+        assert max(value for bound, value in buckets.items() if bound < LONG_S) > 0.9 * count
+    # The load answers nobody.
+    assert not values(families, "netacc_request_seconds", pid=str(load.pid))
+    assert "netacc_message_seconds" not in once(), "nobody asked for traces"
+
+
+def test_histograms_grow_and_end_with_their_process(lab: Lab) -> None:
+    server, load, _ = redis_under_load(lab, CLIENTS)
+
+    def counted(address: str, pid: int) -> float:
+        # Before the first trace, and without processes, it is not there.
+        family = scrape(address).get("netacc_message_seconds")
+        counts = [sample for sample in family.samples if sample.name.endswith("_count")] if family else []
+        return sum(sample.value for sample in counts if sample.labels["pid"] == str(pid))
+
+    with exporter(*TRACED) as address:
+        until(lambda: counted(address, server.pid) > 0)
+        before = counted(address, server.pid)
+        until(lambda: counted(address, server.pid) > before)
+        load.popen.kill()
+        until(lambda: counted(address, load.pid) == 0)
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
 
 
 def top(*arguments: str) -> str:
@@ -121,11 +183,10 @@ def test_top_ends_at_a_key(lab: Lab) -> None:
 
 def test_the_dashboard_names_metrics_that_there_are(lab: Lab) -> None:
     redis_under_load(lab, CLIENTS)
-    with exporter() as address:
-        families = scrape(address)
-    known = {
-        name if families[name].type != "counter" else f"{name}_total": families[name] for name in families
-    }
+    families = parsed(once(*TRACED))
+    # The names of samples differ from those of their families.
+    ends = {"counter": "_total", "histogram": "_bucket"}
+    known = {name + ends.get(families[name].type, ""): families[name] for name in families}
     dashboard = json.loads((REPO / "docs/dashboards/netacc.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert expressions

@@ -1,19 +1,23 @@
 //! `netacc exporter`: the state of all accelerated processes as OpenMetrics, over HTTP.
 //!
-//! Every request asks the processes anew, with the requests of `netacc_ss`; nothing is kept in between. A process's counters begin
-//! at 0 when it starts and its series end with it. The page has no secrets, but names programs and ports, so the address is the
+//! Every request asks the processes anew, with the requests of `netacc_ss`; only histograms of latency are kept in between. A process's
+//! counters begin at 0 when it starts and its series end with it. The page has no secrets, but names programs and ports, so the address is the
 //! loopback's unless the user names another one.
 
+mod latency;
 mod metrics;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tiny_http::{Header, Method, Request, Response, Server};
 
 use crate::processes;
+use latency::Latency;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -31,11 +35,20 @@ pub struct ExporterArgs {
     /// Print the metrics once, and open no port
     #[arg(long)]
     once: bool,
+
+    /// Also trace messages for a short window, with so long a time between two windows, and add histograms of their latency
+    #[arg(long, value_name = "TIME", value_parser = crate::trace::args::time)]
+    trace_every: Option<Duration>,
+
+    /// Length of a window; longer ones are needed where messages take more than a few milliseconds
+    #[arg(long, value_name = "TIME", default_value = "10ms", requires = "trace_every", value_parser = crate::trace::args::time)]
+    trace_window: Duration,
 }
 
 /// `netacc exporter`.
 pub fn run(args: &ExporterArgs) -> ExitCode {
-    let result = if args.once { print() } else { serve(args.listen) };
+    let latency = args.trace_every.map(|_| Arc::<Latency>::default());
+    let result = if args.once { print(args, latency.as_deref()) } else { serve(args, latency) };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -45,30 +58,36 @@ pub fn run(args: &ExporterArgs) -> ExitCode {
     }
 }
 
-fn page() -> io::Result<String> {
-    metrics::encode(&processes::snapshots().map_err(io::Error::other)?).map_err(io::Error::other)
+fn page(latency: Option<&Latency>) -> io::Result<String> {
+    metrics::encode(&processes::snapshots().map_err(io::Error::other)?, latency).map_err(io::Error::other)
 }
 
-fn print() -> io::Result<()> {
-    match io::stdout().write_all(page()?.as_bytes()) {
+fn print(args: &ExporterArgs, latency: Option<&Latency>) -> io::Result<()> {
+    if let Some(latency) = latency {
+        latency.trace(args.trace_window);
+    }
+    match io::stdout().write_all(page(latency)?.as_bytes()) {
         // `netacc exporter --once | head` closes its end early.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
 }
 
-fn serve(address: SocketAddr) -> io::Result<()> {
-    let server = Server::http(address).map_err(io::Error::other)?;
+fn serve(args: &ExporterArgs, latency: Option<Arc<Latency>>) -> io::Result<()> {
+    let server = Server::http(args.listen).map_err(io::Error::other)?;
+    if let (Some(latency), Some(every)) = (&latency, args.trace_every) {
+        latency::start(Arc::clone(latency), every, args.trace_window)?;
+    }
     println!("http://{}/metrics", server.server_addr());
     io::stdout().flush()?;
     for request in server.incoming_requests() {
         // The client may have gone.
-        let _ = answer(request);
+        let _ = answer(request, latency.as_deref());
     }
     Ok(())
 }
 
-fn answer(request: Request) -> io::Result<()> {
+fn answer(request: Request, latency: Option<&Latency>) -> io::Result<()> {
     let path = request.url().split('?').next().unwrap_or_default();
     if path != "/metrics" {
         return request.respond(Response::from_string("the metrics are at /metrics\n").with_status_code(404));
@@ -76,7 +95,7 @@ fn answer(request: Request) -> io::Result<()> {
     if !matches!(request.method(), Method::Get | Method::Head) {
         return request.respond(Response::from_string("GET only\n").with_status_code(405));
     }
-    match page() {
+    match page(latency) {
         Ok(text) => {
             let kind = Header::from_bytes("Content-Type", CONTENT_TYPE).expect("a constant header");
             request.respond(Response::from_string(text).with_header(kind))

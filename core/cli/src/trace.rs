@@ -1,7 +1,7 @@
 //! `netacc trace`: where the time of each message goes, between running processes.
 
 pub mod args;
-mod capture;
+pub(crate) mod capture;
 mod recording;
 mod show;
 
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use netacc_trace::clocks::{join, NotRelated, Relation};
-use netacc_trace::events::{Trace, Unreadable};
+use netacc_trace::events::{SavedWindow, Trace, Unreadable};
 use netacc_trace::message::{Message, Messages, Process, Window};
 use netacc_trace::perfetto;
 
@@ -169,17 +169,22 @@ struct Seen {
 
 /// Traces the processes of this host.
 fn traced(args: &TraceArgs, file: Option<Output>) -> Result<Seen, TraceError> {
-    let plan = Plan { duration: args.duration, window: args.window, every: args.every };
     let progress = !args.json && io::stderr().is_terminal();
-    let named = !args.pids.is_empty();
+    let plan = Plan { duration: args.duration, window: args.window, every: args.every, progress };
+    let left_out = |error| {
+        if !args.pids.is_empty() {
+            return Err(error);
+        }
+        eprintln!("netacc trace: left out: {error}");
+        Ok(())
+    };
     let Capture { trace, lost, full } =
-        capture(processes(&args.pids)?, named, plan, progress, &|| STOP.load(Ordering::Relaxed))?;
+        capture(processes(&args.pids)?, plan, &left_out, &|| STOP.load(Ordering::Relaxed))?;
     if let Some(mut file) = file {
         let written = trace.write(&mut file.out).and_then(|()| file.out.flush());
         written.map_err(TraceError::write(&file.path))?;
     }
-    let windows =
-        trace.windows.into_iter().map(|window| Window { counted_until: window.counted_until, events: window.events });
+    let windows = trace.windows.into_iter().map(SavedWindow::counted);
     Ok(Seen {
         processes: trace.processes,
         windows: windows.collect(),

@@ -10,7 +10,7 @@ use std::io::{self, BufRead, Write};
 use netacc_config::trace::{Event, EVENT_WORDS};
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Process, Stamped};
+use crate::message::{Process, Stamped, Window};
 
 /// Of the format.
 const VERSION: u32 = 1;
@@ -35,6 +35,13 @@ pub struct SavedWindow {
     pub counted_until: u64,
     /// In any order.
     pub events: Vec<Stamped>,
+}
+
+impl SavedWindow {
+    /// For [`crate::message::Messages`], which need no number.
+    pub fn counted(self) -> Window {
+        Window { counted_until: self.counted_until, events: self.events }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -9,9 +9,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::latency::Latency;
 use crate::processes::{connections, path_name};
 
-type Labels = Vec<(&'static str, String)>;
+pub(super) type Labels = Vec<(&'static str, String)>;
 type Counters = Family<Labels, Counter>;
 type Gauges = Family<Labels, Gauge>;
 
@@ -30,17 +31,21 @@ struct Metrics {
     answers: Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>>,
 }
 
-/// One page.
+/// One page, with the histograms if there are any.
 ///
 /// # Errors
 /// Writing to memory does not fail; the encoder's type has errors all the same.
-pub(super) fn encode(snapshots: &[Snapshot]) -> Result<String, fmt::Error> {
+pub(super) fn encode(snapshots: &[Snapshot], latency: Option<&Latency>) -> Result<String, fmt::Error> {
     let metrics = Metrics::default();
     for snapshot in snapshots {
         metrics.add(snapshot);
     }
+    let mut registry = metrics.registered();
+    if let Some(latency) = latency {
+        latency.register(&mut registry);
+    }
     let mut page = String::new();
-    text::encode(&mut page, &metrics.registered())?;
+    text::encode(&mut page, &registry)?;
     Ok(page)
 }
 
@@ -156,7 +161,7 @@ mod tests {
             sock: Some(vec![socket.clone(), socket]),
             ..Snapshot::default()
         };
-        let page = encode(&[snapshot]).expect("memory");
+        let page = encode(&[snapshot], None).expect("memory");
         for line in [
             r#"netacc_transferred_bytes_total{pid="9",program="p",direction="rx",path="link"} 5"#,
             r#"netacc_messages_total{pid="9",program="p",direction="tx"} 6"#,

@@ -78,7 +78,7 @@ Two hosts:
 Exit status: 0 traced; 1 no such process, or none is accelerated; 2 wrong usage; 3 a process is not accelerated;
 4 not permitted; 5 something else failed; 7 no message was seen as a whole";
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if time.is_zero() {
         Err("must be longer than 0".into())

@@ -24,10 +24,10 @@ const MOST_EVENTS: usize = 10_000_000;
 const CALIBRATION: Duration = Duration::from_millis(20);
 
 /// The events of some processes.
-pub(super) struct Capture {
-    pub(super) trace: Trace,
+pub(crate) struct Capture {
+    pub(crate) trace: Trace,
     /// Events that were lost.
-    pub(super) lost: u64,
+    pub(crate) lost: u64,
     /// It ended before its time, because it had too many events.
     pub(super) full: bool,
 }
@@ -61,10 +61,12 @@ impl Drop for Tracee {
 
 /// When windows open, and for how long.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
-    pub(super) duration: Duration,
-    pub(super) window: Duration,
-    pub(super) every: Duration,
+pub(crate) struct Plan {
+    pub(crate) duration: Duration,
+    pub(crate) window: Duration,
+    pub(crate) every: Duration,
+    /// Show on the terminal how far it is.
+    pub(crate) progress: bool,
 }
 
 /// The events of a window, as they are read.
@@ -75,15 +77,14 @@ struct Raw {
     events: Vec<(usize, Event)>,
 }
 
-/// Traces the processes. `stop` is asked between windows.
+/// Traces the processes. `left_out` decides whether the others are traced if one cannot be; `stop` is asked between windows.
 ///
 /// # Errors
-/// One of them cannot be traced, if each of them is `wanted`; or none of them.
-pub(super) fn capture(
+/// That of `left_out`; or none of the processes can be traced.
+pub(crate) fn capture(
     found: Vec<Process>,
-    wanted: bool,
     plan: Plan,
-    progress: bool,
+    left_out: &dyn Fn(TraceError) -> Result<(), TraceError>,
     stop: &dyn Fn() -> bool,
 ) -> Result<Capture, TraceError> {
     let clock = Clock::here();
@@ -95,8 +96,7 @@ pub(super) fn capture(
                 processes.push(process);
                 tracees.push(tracee);
             }
-            Err(error) if wanted => return Err(error),
-            Err(error) => eprintln!("netacc trace: left out: {error}"),
+            Err(error) => left_out(error)?,
         }
     }
     if tracees.is_empty() {
@@ -104,7 +104,7 @@ pub(super) fn capture(
     }
     std::thread::sleep(CALIBRATION);
     let rough = Scale::between(first, Reading::take(clock));
-    let bar = if progress { bar(plan) } else { ProgressBar::hidden() };
+    let bar = if plan.progress { bar(plan) } else { ProgressBar::hidden() };
     let begun = Instant::now();
     let mut windows = Vec::new();
     let mut lost = 0;
