@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci.packages import symbols
+from ci.packages import formats, symbols
 from ci.packages.__main__ import epoch, make, version
+from ci.packages.layout import CONFIGURATION, LOADER, PROGRAMS, Layout, stage
 from tests.apps.lib.paths import binaries
 from tests.packages import roots
 
@@ -20,7 +23,6 @@ PACKAGES = roots.REPO / "target/packages"
 REQUESTS = 20_000
 SIZE = 512
 
-# Sections end in a line of their own; the server goes on while the package is replaced.
 REDIS = """
 start() {{
     netacc_run redis-server --port 7999 --save "" >/tmp/redis.log 2>&1 & server=$!
@@ -90,51 +92,129 @@ def test_redis_is_accelerated(suite: str, install: Callable[[Path], str], tmp_pa
     assert bytes_on_links(counters) >= 0.9 * REQUESTS * SIZE
 
 
-def newer(folder: Path) -> Path:
-    """A later version of the .deb, with another configuration."""
-    tree = folder / "newer"
-    subprocess.run(["dpkg-deb", "-R", str(package("*.deb")), str(tree)], check=True)
-    control = tree / "DEBIAN/control"
-    control.write_text(control.read_text().replace(f"Version: {version()}", "Version: 99.0"))
-    conf = tree / "etc/netacc.conf"
-    conf.write_text(conf.read_text() + "# of the newer version\n")
-    path = folder / "newer.deb"
-    subprocess.run(
-        ["dpkg-deb", "--root-owner-group", "--build", str(tree), str(path)],
-        check=True,
-        stdout=subprocess.DEVNULL,
+#: The number that marks a table of processes, with the version of its layout in the last byte.
+TABLE = bytes.fromhex("01006363 6174656e")
+OTHER_TABLE = bytes.fromhex("02006363 6174656e")
+
+
+def newer(kind: str, folder: Path, is_compatible: bool) -> Path:
+    """A later version with another configuration, and perhaps with another layout of shared memory."""
+    built = folder / "built"
+    shutil.copytree(binaries(), built, ignore=lambda _, names: set(names) - BUILT)
+    if not is_compatible:
+        library = built / "libnetacc_portable.so"
+        code = library.read_bytes()
+        assert TABLE in code
+        library.write_bytes(code.replace(TABLE, OTHER_TABLE))
+    layout = Layout(folder / "newer", {"deb": "usr/lib/x86_64-linux-gnu", "rpm": "usr/lib64"}[kind])
+    stage(layout, built)
+    with (layout.root / CONFIGURATION).open("a") as conf:
+        conf.write("# of the newer version\n")
+    return {"deb": formats.deb, "rpm": formats.rpm}[kind](layout, folder, "99.0", epoch())
+
+
+BUILT = {*PROGRAMS, LOADER, "libnetacc_portable.so"}
+
+
+def upgrade_deb(root: Path, package: Path) -> str:
+    shutil.copy(package, root / "newer.deb")
+    return "upgrade() { dpkg --force-confdef -i /newer.deb >/dev/null 2>&1; }\n"
+
+
+def upgrade_rpm(root: Path, package: Path) -> str:
+    """The system has no rpm: that of this machine does it when the script asks for it."""
+    for name in ("ask", "done"):
+        os.mkfifo(root / name)
+    words = ["rpm", "--root", str(root), "--upgrade", "--nodeps", "--ignorearch", str(package)]
+
+    def serve() -> None:
+        (root / "ask").read_text()
+        done = subprocess.run(words, capture_output=True, text=True)
+        (root / "done").write_text(done.stderr if done.returncode else "")
+
+    # Without a question it ends with the tests.
+    threading.Thread(target=serve, daemon=True).start()
+    return "upgrade() { echo >/ask; ! grep . /done; }\n"
+
+
+#: A load that goes on during the upgrade, and the number of its connections that are on links.
+UPGRADE = """
+load_long() { netacc_run redis-benchmark -p 7999 -t set -n 100000000 -c 20 -q >/tmp/long.log 2>&1 & long=$!; }
+on_links() { netacc_ss -p $server -s sock --json | tr ',{' '\\n\\n' | grep -c '"path": *"link"' || true; }
+await_links() {
+    tries=0
+    until [ "$(on_links)" -ge 20 ]; do
+        tries=$((tries + 1)); [ $tries -lt 300 ] || { counters; exit 1; }
+    done
+}
+one_line() { tr -d '\\n'; echo; }
+start
+load_long
+await_links
+netacc demote -p $server -p $long >/dev/null
+echo demoted; on_links
+upgrade
+grep -c 'libnetacc-preload.so.*(deleted)' /proc/$server/maps
+netacc promote -p $server -p $long >/dev/null
+await_links
+kill -0 $long
+kill $long; wait $long || true
+counters | one_line
+NETACC_EXIT_STATS=/tmp/stats load; cat /tmp/stats
+counters | one_line
+kill $server; wait $server || true
+start; load; counters | one_line
+kill $server; wait $server || true
+tail -n 1 /etc/netacc.conf; tail -n 1 $NEW_CONFIGURATION
+ldconfig -p | grep -c libnetacc-preload.so || true
+"""
+
+
+@pytest.mark.parametrize("is_compatible", [True, False], ids=["compatible", "other version"])
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+def test_an_upgrade_leaves_running_programs_alone(kind: str, is_compatible: bool, tmp_path: Path) -> None:
+    """Demote, replace, promote under load; also where the two libraries cannot have links."""
+    root = roots.unpack(roots.suites()[0], tmp_path)
+    later = newer(kind, tmp_path, is_compatible)
+    install, upgrade, suffix = {
+        "deb": (install_deb, upgrade_deb, "dpkg-dist"),
+        "rpm": (install_rpm, upgrade_rpm, "rpmnew"),
+    }[kind]
+    prepared = (
+        install(root) + upgrade(root, later) + HELPERS + f"NEW_CONFIGURATION=/etc/netacc.conf.{suffix}\n"
     )
-    return path
+    shown = roots.run(root, prepared + "echo NACC_POLL_MS=7 >>/etc/netacc.conf\n" + UPGRADE).splitlines()
+    demoted, on_links, deleted, before, stats, after, restarted, kept, new, listed = shown
+    assert (demoted, on_links) == ("demoted", "0")
+    assert int(deleted) > 0, "the running program has the library that was replaced"
+    counted = [json.loads(text) for text in (before, after, restarted)]
+    client = json.loads(stats)
+    links = [bytes_on_links(each) for each in counted]
+    if is_compatible:
+        assert links[1] - links[0] >= 0.9 * REQUESTS * SIZE, "an older server has links with newer clients"
+    else:
+        assert links[1] == links[0] and client["backend"] == "none"
+        assert client["reasons"]["no-backend"] > 0, "an older server has newer clients on TCP, with a reason"
+        on_tcp = [each["cnt"]["rx_bytes_tcp"] for each in counted]
+        assert on_tcp[1] - on_tcp[0] >= REQUESTS * SIZE
+    assert links[2] >= 0.9 * REQUESTS * SIZE, "after a restart both have the newer version"
+    assert (kept, new) == ("NACC_POLL_MS=7", "# of the newer version")
+    # Debian's loader does not look into /usr/lib64, where the .rpm has the library.
+    assert listed == {"deb": "1", "rpm": "0"}[kind], "ldconfig lists the library"
+
+
+SERVICE = """
+units=/etc/systemd/system
+netacc enable redis-server >/dev/null; tail -n 1 $units/redis-server.service.d/netacc.conf
+netacc disable redis-server >/dev/null; ls $units | grep -c redis-server.service.d || true
+"""
 
 
 @pytest.mark.parametrize("suite", roots.suites()[:1])
-def test_an_upgrade_keeps_the_configuration_and_running_programs(suite: str, tmp_path: Path) -> None:
+def test_a_service_is_enabled_and_disabled(suite: str, tmp_path: Path) -> None:
     root = roots.unpack(suite, tmp_path)
-    shutil.copy(newer(tmp_path), root / "newer.deb")
-    script = (
-        install_deb(root)
-        + HELPERS
-        + (
-            "ldconfig -p | grep -c libnetacc-preload.so\n"
-            "echo NACC_POLL_MS=7 >>/etc/netacc.conf\n"
-            "start; load; counters | tr -d '\\n'; echo\n"
-            "dpkg --force-confdef -i /newer.deb >/dev/null 2>&1\n"
-            "load; counters | tr -d '\\n'; echo\n"
-            "kill $server; wait $server || true\n"
-            "tail -n 1 /etc/netacc.conf; tail -n 1 /etc/netacc.conf.dpkg-dist\n"
-            "units=/etc/systemd/system\n"
-            "netacc enable redis-server >/dev/null; cat $units/redis-server.service.d/netacc.conf\n"
-            "netacc disable redis-server >/dev/null; ls $units | grep -c redis-server.service.d || true\n"
-        )
-    )
-    listed, before, after, kept, new, *drop_in, left = roots.run(root, script).splitlines()
-    assert listed == "1", "ldconfig lists the library"
-    bytes_before, bytes_after = (bytes_on_links(json.loads(text)) for text in (before, after))
-    assert bytes_after - bytes_before >= 0.9 * REQUESTS * SIZE, (
-        "the running server takes links from newer clients"
-    )
-    assert (kept, new) == ("NACC_POLL_MS=7", "# of the newer version")
-    assert drop_in[-1] == "Environment=LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libnetacc-preload.so"
+    enabled, left = roots.run(root, install_deb(root) + SERVICE).splitlines()
+    assert enabled == "Environment=LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libnetacc-preload.so"
     assert left == "0", "netacc disable leaves nothing behind"
 
 
