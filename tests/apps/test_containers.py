@@ -290,12 +290,89 @@ def test_both_containers_of_a_pod_can_be_queried(network: Network, output: Path,
         for address in ("127.0.0.1", SERVER):
             (output / address).mkdir(mode=0o777)
             running = stack.enter_context(Server(network, Side(folder=pod), output / address, address))
-            outer = running.process.pid
-            (inner,) = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
-            query = ["nsenter", "--target", inner, "--all", str(binaries() / "netacc_ss")]
+            query = ["nsenter", "--target", str(inside(running)), "--all", str(binaries() / "netacc_ss")]
             answer = subprocess.check_output([*query, "-p", "1", "--json"], timeout=PATIENCE_S)
             assert json.loads(answer)["program"] == "redis-server"
             assert "redis-server" in subprocess.check_output([*query], text=True, timeout=PATIENCE_S)
+
+
+def host(*words: str) -> subprocess.CompletedProcess[str]:
+    """A tool in the host's namespaces."""
+    tool, *arguments = words
+    return subprocess.run(
+        [str(binaries() / tool), *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def inside(running: Server) -> int:
+    """The number that the server has on the host."""
+    (server,) = children(running.process.pid)
+    return server
+
+
+@pytest.mark.parametrize("side", [Side(), Side(user=True), Side(runs_as=(GAMES, GAMES))], ids=repr)
+def test_root_of_the_host_sees_containers(side: Side, network: Network, output: Path) -> None:
+    with Server(network, side, output) as running:
+        pid = str(inside(running))
+        listed = json.loads(host("netacc_ss", "--json").stdout)
+        assert [each["program"] for each in listed if each["pid"] == int(pid)] == ["redis-server"]
+        assert json.loads(host("netacc_ss", "-p", pid, "--json").stdout)["program"] == "redis-server"
+        assert (
+            f'netacc_process{{pid="{pid}",program="redis-server"'
+            in host("netacc", "exporter", "--once").stdout
+        )
+        assert pid in host("netacc", "top", "--once").stdout.split()
+        assert f"process {pid}: " in host("netacc", "demote", "-p", pid).stdout
+        # The client's own container has the number of a process of its own, or none.
+        asked = ["ip", "netns", "exec", network.client, *UNSHARE, binaries() / "netacc_ss", "--json"]
+        assert json.loads(subprocess.check_output(asked, timeout=PATIENCE_S)) == []
+
+
+def test_a_process_that_takes_the_name_of_another_is_found_out(network: Network, output: Path) -> None:
+    """In its container's network any process may listen in the name of any other."""
+    with Server(network, Side(), output) as running:
+        program = "tests.apps.programs.impostor"
+        inner = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-m", program]
+        words = ["ip", "netns", "exec", network.server, *inner]
+        with subprocess.Popen(words, cwd=REPO, stdout=subprocess.PIPE, text=True) as impostor:
+            try:
+                names = expect(impostor, "listening").split()[1:]
+                assert names == ["2"]
+                victim = subprocess.Popen(
+                    [
+                        "ip",
+                        "netns",
+                        "exec",
+                        network.server,
+                        *UNSHARE,
+                        "sh",
+                        "-c",
+                        "sleep 1000 & echo $!; wait",
+                    ],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                try:
+                    assert expect(victim) == "2"
+                    (shell,) = children(victim.pid)
+                    (sleeper,) = children(shell)
+                    answer = host("netacc_ss", "-p", str(sleeper))
+                    assert (answer.returncode, answer.stdout) == (
+                        4,
+                        "",
+                    ) and "listens in its name" in answer.stderr
+                    listed = json.loads(host("netacc_ss", "--json").stdout)
+                    assert sleeper not in {each["pid"] for each in listed}
+                    assert inside(running) in {each["pid"] for each in listed}
+                finally:
+                    victim.kill()
+                    victim.wait()
+            finally:
+                impostor.kill()
 
 
 LOCKSTEP = [sys.executable, "-m", "tests.apps.programs.lockstep"]

@@ -24,7 +24,7 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Metrics of all accelerated processes that the user may query.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Root sees the processes of all users, others their own.
+Root sees the processes of all users and of containers, others their own.
 
 Exit status: 1 if the address cannot be used, or the processes cannot be found; 2 wrong usage")]
 pub struct ExporterArgs {

@@ -2,7 +2,7 @@
 //!
 //! # Protocol The preload library of process PID listens on the abstract Unix socket `netacc-ss/PID` (type SOCK_STREAM;
 //! PID in decimal, in the process's own PID namespace), or on `netacc-ss/PID/INODE` with the inode of that namespace, if
-//! a process of another one has the name. A client connects, sends one line, `GET ` and a comma list of
+//! a process of another one has the name. Root reaches the processes of containers, too (`containers`). A client connects, sends one line, `GET ` and a comma list of
 //! sections or `all`, and reads one JSON document, a [`netacc_config::stats::Snapshot`], until end of file. Then the
 //! connection is over.
 //!
@@ -26,6 +26,7 @@
 mod args;
 mod clear;
 mod client;
+mod containers;
 mod list;
 mod recording;
 mod show;

@@ -21,7 +21,7 @@ use rates::{Sample, View};
 /// Accelerated processes and their busiest connections.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-In the table: q ends it. Root sees the processes of all users, others their own.
+In the table: q ends it. Root sees the processes of all users and of containers, others their own.
 
 Exit status: 1 if the processes cannot be found; 2 wrong usage")]
 pub struct TopArgs {

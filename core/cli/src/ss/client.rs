@@ -17,6 +17,8 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 
+use super::containers::Contained;
+
 /// An answer must be complete by then.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -156,17 +158,25 @@ fn pass(stream: &UnixStream, bytes: &[u8], passed: Option<BorrowedFd<'_>>) -> Re
     sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(bytes)], rights.as_slice(), MsgFlags::MSG_NOSIGNAL, None)
 }
 
-/// Connects, waiting a bounded time for room in the listener's queue.
+/// Connects to a process, which may be in a container.
 fn reach(pid: u32) -> Result<OwnedFd, Errno> {
+    if let Some(contained) = Contained::find(pid) {
+        return contained.reach(reach_name);
+    }
+    // The name with the namespace is there only if a process of another one has the other.
+    let specific = pid_namespace().map(|namespace| reach_name(&format!("netacc-ss/{pid}/{namespace}")));
+    match specific {
+        Some(Ok(socket)) => Ok(socket),
+        _ => reach_name(&format!("netacc-ss/{pid}")),
+    }
+}
+
+/// Connects, waiting a bounded time for room in the listener's queue.
+fn reach_name(name: &str) -> Result<OwnedFd, Errno> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let seconds = TIMEOUT.as_secs().try_into().unwrap_or(1);
     setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(seconds, 0))?;
-    let reached = |name: String| connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?);
-    // The name with the namespace is there only if a process of another one has the other.
-    match pid_namespace().map(|namespace| reached(format!("netacc-ss/{pid}/{namespace}"))) {
-        Some(Ok(())) => {}
-        _ => reached(format!("netacc-ss/{pid}"))?,
-    }
+    connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
     Ok(socket)
 }
 

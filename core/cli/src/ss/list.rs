@@ -1,4 +1,4 @@
-//! Finds the accelerated processes: those that listen for netacc_ss in this network namespace.
+//! Finds the accelerated processes: those that listen for netacc_ss in this network namespace, and for root those in containers.
 
 use std::collections::BTreeSet;
 
@@ -6,6 +6,7 @@ use netacc_config::stats::{Path, Snapshot};
 use serde::Serialize;
 
 use super::client::{fetch, owner, pid_namespace, FetchError};
+use super::containers;
 
 /// One accelerated process, or the reason why it gave no answer.
 #[derive(Debug, Serialize)]
@@ -35,9 +36,7 @@ pub(super) enum State {
 /// # Errors
 /// The kernel's table of Unix sockets cannot be read.
 pub(super) fn list() -> Result<Vec<Process>, FetchError> {
-    let table = std::fs::read("/proc/net/unix").map_err(FetchError::NoTable)?;
-    let pids = listeners(&String::from_utf8_lossy(&table), pid_namespace());
-    Ok(pids.into_iter().filter_map(describe).collect())
+    Ok(candidates()?.into_iter().filter_map(describe).collect())
 }
 
 /// Every accelerated process that the user may query, by number, with its name.
@@ -45,9 +44,15 @@ pub(super) fn list() -> Result<Vec<Process>, FetchError> {
 /// # Errors
 /// The kernel's table of Unix sockets cannot be read.
 pub fn accelerated() -> Result<Vec<(u32, String)>, FetchError> {
+    Ok(candidates()?.into_iter().filter_map(|pid| Some((pid, fetch(pid, "mem").ok()?.program))).collect())
+}
+
+/// Numbers of processes that seem to be accelerated.
+fn candidates() -> Result<BTreeSet<u32>, FetchError> {
     let table = std::fs::read("/proc/net/unix").map_err(FetchError::NoTable)?;
-    let pids = listeners(&String::from_utf8_lossy(&table), pid_namespace());
-    Ok(pids.into_iter().filter_map(|pid| Some((pid, fetch(pid, "mem").ok()?.program))).collect())
+    let mut pids = listeners(&String::from_utf8_lossy(&table), pid_namespace());
+    pids.append(&mut containers::listeners());
+    Ok(pids)
 }
 
 /// Process numbers in the names of abstract sockets `netacc-ss/PID`, and `netacc-ss/PID/INODE` of a PID namespace.
