@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("library")
 
 #: Mount, PID and IPC namespaces of its own, with a shell that prepares the mounts.
 UNSHARE = ["unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]
-USER = ["--user", "--map-root-user"]
 #: A range set aside for tests of networks.
 SERVER, CLIENT = "198.18.77.1", "198.18.77.2"
 PORT = 7001
@@ -51,7 +50,8 @@ class Side:
     """A container's settings."""
 
     folder: Path | None = None
-    user: bool = False
+    #: In a user namespace of its own, this user of the host is root.
+    root_is: int | None = None
     prepare: str = "true"
     runs_as: tuple[int, int] | None = None
     group: int | None = None
@@ -161,8 +161,15 @@ def container(
     assigned = [f"{key}={value}" for key, value in settings.items()]
     prepared = ["sh", "-c", f'{side.prepare} && exec "$@"', "sh"]
     inner = [*prepared, *runs_as, "env", *assigned, *side.before, binaries() / "netacc_run", *command]
-    words = ["ip", "netns", "exec", namespace, *UNSHARE, *(USER if side.user else []), *inner]
+    alone = [*UNSHARE]
+    if side.root_is is not None:
+        alone = [*as_user(side.root_is), *UNSHARE, "--user", "--map-root-user"]
+    words = ["ip", "netns", "exec", namespace, *alone, *inner]
     return [str(word) for word in words]
+
+
+def as_user(user: int) -> list[str]:
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
 def seen(output: Path, name: str, program: str) -> Seen:
@@ -256,11 +263,46 @@ def assert_tcp(reason: str, *sides: Seen) -> None:
         assert side.link_bytes == 0 and reason in side.reasons, side
 
 
-@pytest.mark.parametrize("user", [False, True], ids=["one user namespace", "user namespaces"])
-def test_a_shared_folder_joins_two_containers(user: bool, network: Network, output: Path, pod: Path) -> None:
-    side = Side(folder=pod, user=user)
+@pytest.mark.parametrize(
+    "root_is", [None, 0, GAMES], ids=["one user namespace", "user namespaces", "mapped users"]
+)
+def test_a_shared_folder_joins_two_containers(
+    root_is: int | None, network: Network, output: Path, pod: Path
+) -> None:
+    side = Side(folder=pod, root_is=root_is)
     assert_linked(*exchange(network, output, side, side))
     assert list(pod.iterdir()) == [], "the last to leave has removed everything"
+
+
+@pytest.mark.parametrize("other", [None, 0, STAFF], ids=["no map", "root", "mapped"])
+def test_users_of_different_maps_are_kept_apart(
+    other: int | None, network: Network, output: Path, pod: Path
+) -> None:
+    """Both are user 0 inside, and different ones outside: the first one's directory is not the other's."""
+    server, client = exchange(network, output, Side(pod, GAMES), Side(pod, other))
+    assert server.link_bytes == client.link_bytes == 0
+    assert client.refused and "rendezvous directory" in client.log
+
+
+#: No host has it: the client's network sends connections to the server, as it does for a published port.
+PUBLISHED = "198.18.78.1"
+
+
+def test_a_translated_address_stays_on_tcp(network: Network, output: Path, pod: Path) -> None:
+    """The two ends see different addresses, so neither finds the other's connection as its own."""
+    ip("-n", network.client, "route", "add", f"{PUBLISHED}/32", "via", SERVER)
+    chain = "table ip nat {\nchain output {\ntype nat hook output priority -100\n"
+    rule = f"ip daddr {PUBLISHED} tcp dport {PORT} dnat to {SERVER}:{PORT}"
+    nft = ["ip", "netns", "exec", network.client, "nft", f"{chain}{rule}\n}}\n}}\n"]
+    subprocess.run(nft, check=True, timeout=PATIENCE_S)
+    side = Side(folder=pod)
+    with Server(network, side, output) as running:
+        running.address = PUBLISHED
+        client = running.load(network.client, side)
+        running.address = SERVER
+        server = running.end()
+    assert_tcp("peer-elsewhere", client)
+    assert server.link_bytes == 0 and server.tcp_bytes > REQUESTS
 
 
 def test_without_a_folder_they_stay_on_tcp(network: Network, output: Path) -> None:
@@ -314,7 +356,11 @@ def inside(running: Server) -> int:
     return server
 
 
-@pytest.mark.parametrize("side", [Side(), Side(user=True), Side(runs_as=(GAMES, GAMES))], ids=repr)
+@pytest.mark.parametrize(
+    "side",
+    [Side(), Side(root_is=GAMES), Side(runs_as=(GAMES, GAMES))],
+    ids=["root", "mapped users", "another user"],
+)
 def test_root_of_the_host_sees_containers(side: Side, network: Network, output: Path) -> None:
     with Server(network, side, output) as running:
         pid = str(inside(running))
