@@ -41,8 +41,8 @@ def make(built: Path, folder: Path, number: str, when: int) -> list[Path]:
         alone = Layout(work / f"{formats.NAME}-{number}-x86_64", "lib", prefix="")
         for layout in (debian, redhat, alone):
             stage(layout, built)
-        if new := symbols.too_new(debian.root):
-            raise SystemExit(f"these need a newer glibc than {symbols.OLDEST}: {new}")
+        if missing := symbols.lacking(debian.root, symbols.OLDEST):
+            raise SystemExit(f"{symbols.OLDEST.name} cannot load these: {missing}")
         made = [
             formats.deb(debian, work, number, when),
             formats.rpm(redhat, work, number, when),

@@ -374,7 +374,7 @@ def test_root_of_the_host_sees_containers(side: Side, network: Network, output: 
         assert pid in host("netacc", "top", "--once").stdout.split()
         assert f"process {pid}: " in host("netacc", "demote", "-p", pid).stdout
         # The client's own container has the number of a process of its own, or none.
-        asked = ["ip", "netns", "exec", network.client, *UNSHARE, binaries() / "netacc_ss", "--json"]
+        asked = ["ip", "netns", "exec", network.client, *UNSHARE, str(binaries() / "netacc_ss"), "--json"]
         assert json.loads(subprocess.check_output(asked, timeout=PATIENCE_S)) == []
 
 

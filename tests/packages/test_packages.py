@@ -26,6 +26,9 @@ SIZE = 512
 REDIS = """
 start() {{
     netacc_run redis-server --port 7999 --save "" >/tmp/redis.log 2>&1 & server=$!
+    await_server
+}}
+await_server() {{
     tries=0
     until redis-cli -p 7999 ping >/dev/null 2>&1; do
         tries=$((tries + 1)); [ $tries -lt 300 ] || {{ cat /tmp/redis.log; exit 1; }}
@@ -76,11 +79,41 @@ def test_two_builds_have_the_same_bytes(tmp_path: Path) -> None:
 def test_the_check_of_symbols_finds_a_newer_glibc(tmp_path: Path) -> None:
     # The library of `make build` takes this machine's versions.
     shutil.copy(binaries() / "libnetacc-preload.so", tmp_path)
-    assert symbols.needed(tmp_path / "libnetacc-preload.so") > symbols.OLDEST
-    assert list(symbols.too_new(tmp_path)) == ["libnetacc-preload.so"]
-    shutil.copy(binaries() / "libnetacc_portable.so", tmp_path / "libnetacc-preload.so")
-    assert symbols.needed(tmp_path / "libnetacc-preload.so") == symbols.OLDEST
-    assert symbols.too_new(tmp_path) == {}
+    assert list(symbols.lacking(tmp_path, symbols.OLDEST)) == ["libnetacc-preload.so"]
+    # Such a name says that the loader has to know a newer kind of relocations.
+    relative = tmp_path / "relative.so"
+    source = "int puts(const char *); static int one; int *data = &one; int (*call)(const char *) = puts;"
+    compile_library(relative, source, "-Wl,-z,pack-relative-relocs")
+    assert "GLIBC_ABI_DT_RELR" in symbols.unmet(relative, symbols.SYSTEMS[-1])
+    # A library that not every system has.
+    user = tmp_path / "user.so"
+    compile_library(user, "", "-Wl,--no-as-needed", f"-L{tmp_path}", "-l:relative.so")
+    assert symbols.unmet(user, symbols.OLDEST) == ["relative.so"]
+
+
+def compile_library(path: Path, source: str, *options: str) -> None:
+    words = ["gcc", "-shared", "-nostartfiles", "-x", "c", "-", "-x", "none", *options, "-o", str(path)]
+    subprocess.run(words, input=source, text=True, check=True, capture_output=True)
+
+
+def unpack_deb(folder: Path) -> None:
+    subprocess.run(["dpkg-deb", "-x", str(package("*.deb")), str(folder)], check=True)
+
+
+def unpack_tar(folder: Path) -> None:
+    subprocess.run(["tar", "-C", str(folder), "-xf", str(package("*.tar.gz"))], check=True)
+
+
+@pytest.mark.parametrize("unpacked", [unpack_deb, install_rpm, unpack_tar], ids=["deb", "rpm", "tar"])
+def test_the_loader_of_each_system_has_all_symbols(
+    unpacked: Callable[[Path], object], tmp_path: Path
+) -> None:
+    unpacked(tmp_path)
+    names = {path.name for path in symbols.programs(tmp_path)}
+    assert {*PROGRAMS, LOADER, "libnetacc-preload.so"} <= names
+    assert {system.name: symbols.lacking(tmp_path, system) for system in symbols.SYSTEMS} == {
+        system.name: {} for system in symbols.SYSTEMS
+    }
 
 
 @pytest.mark.parametrize("install", [install_deb, install_rpm, install_tar], ids=["deb", "rpm", "tar"])
@@ -90,6 +123,26 @@ def test_redis_is_accelerated(suite: str, install: Callable[[Path], str], tmp_pa
     prepared = install(root)
     counters = json.loads(roots.run(root, prepared + REDIS_SCRIPT))
     assert bytes_on_links(counters) >= 0.9 * REQUESTS * SIZE
+
+
+def two_commands() -> list[str]:
+    """Those of the documentation."""
+    _, _, after = (roots.REPO / "docs/how-to.md").read_text().partition("Two commands")
+    block = after.split("```")[1]
+    return [line.strip() for line in block.removeprefix("sh\n").splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("suite", roots.suites())
+def test_two_commands_install_and_accelerate(suite: str, tmp_path: Path) -> None:
+    root = roots.unpack(suite, tmp_path)
+    shutil.copy(package("*.deb"), root / "root")
+    install, run = two_commands()
+    script = (
+        f"cd /root; {install} >/tmp/apt.log 2>&1 || {{ cat /tmp/apt.log; exit 1; }}\n"
+        f"{run} --port 7999 >/tmp/redis.log 2>&1 & server=$!\n"
+        f"{HELPERS}await_server; load; counters; kill $server; wait $server || true"
+    )
+    assert bytes_on_links(json.loads(roots.run(root, script))) >= 0.9 * REQUESTS * SIZE
 
 
 #: The number that marks a table of processes, with the version of its layout in the last byte.
