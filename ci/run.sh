@@ -376,7 +376,7 @@ job_wheel() { # the wheel of netacc_lab in an empty environment elsewhere: its s
 }
 
 # Only the last step of the library's build is its own; everything else is shared with `build`.
-job_packages() { # .deb, .rpm and .tar.gz in target/packages, tried in root file systems of Debian (NETACC_SUITES="bullseye bookworm"; arguments: for pytest)
+job_packages() { # .deb, .rpm and .tar.gz in target/packages, tried in root file systems of Debian (NETACC_SUITES="bullseye bookworm trixie"; arguments: for pytest)
     need_rust
     need_python
     need "${NEEDS_PACKAGES[@]}"
@@ -386,7 +386,24 @@ job_packages() { # .deb, .rpm and .tar.gz in target/packages, tried in root file
     rm -rf target/packages
     .venv/bin/python -m ci.packages target/release target/packages
     .venv/bin/python -m tests.packages.roots
-    .venv/bin/python -m pytest tests/packages "$@"
+    .venv/bin/python -m pytest tests/packages/test_packages.py "$@"
+}
+
+job_packages-aarch64() { # the same for aarch64, cross-built; tried by QEMU's user mode with the files of Debian 11
+    need_rust
+    need_python
+    need "${NEEDS_PACKAGES[@]}" "${NEEDS_AARCH64[@]}"
+    local triple=aarch64-unknown-linux-gnu launcher=aarch64-unknown-linux-musl
+    rustup target add "$triple" "$launcher"
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
+    # Rust brings all that a static program with musl needs.
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
+    cargo build --release --locked --target "$triple" -p netacc-cli -p netacc-portable
+    cargo build --release --locked --target "$launcher" -p netacc-launcher
+    place "target/$launcher/release/netacc_run" "target/$triple/release/netacc_run"
+    rm -f target/packages/*arm64* target/packages/*aarch64*
+    .venv/bin/python -m ci.packages --machine aarch64 "target/$triple/release" target/packages
+    .venv/bin/python -m pytest tests/packages/test_aarch64.py "$@"
 }
 
 job_notebooks() { # the notebooks in JupyterLab, with all that they need (arguments: of jupyter lab)

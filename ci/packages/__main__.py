@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 from ci.packages import formats, symbols
-from ci.packages.layout import REPO, Layout, stage
+from ci.packages.layout import MACHINES, REPO, Layout, Machine, stage
 
 # An archive of the sources has no commit, and so no time of its own.
 WITHOUT_HISTORY = 1
@@ -31,14 +31,14 @@ def epoch() -> int:
     return int(done.stdout) if done.returncode == 0 else WITHOUT_HISTORY
 
 
-def make(built: Path, folder: Path, number: str, when: int) -> list[Path]:
+def make(built: Path, folder: Path, number: str, when: int, machine: Machine) -> list[Path]:
     """The packages of the programs in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="netacc-packages-") as name:
         work = Path(name)
-        debian = Layout(work / "deb", "usr/lib/x86_64-linux-gnu")
-        redhat = Layout(work / "rpm", "usr/lib64")
-        alone = Layout(work / f"{formats.NAME}-{number}-x86_64", "lib", prefix="")
+        debian = Layout(machine, work / "deb", machine.multiarch)
+        redhat = Layout(machine, work / "rpm", "usr/lib64")
+        alone = Layout(machine, work / f"{formats.NAME}-{number}-{machine.name}", "lib", prefix="")
         for layout in (debian, redhat, alone):
             stage(layout, built)
         if missing := symbols.lacking(debian.root, symbols.OLDEST):
@@ -58,8 +58,10 @@ def main() -> None:
     parser.add_argument(
         "--version", default=version(), help="another version than that of Cargo.toml, for tests"
     )
+    parser.add_argument("--machine", choices=MACHINES, default="x86_64", help="the programs' processor")
     arguments = parser.parse_args()
-    for path in make(arguments.built, arguments.folder, arguments.version, epoch()):
+    machine = MACHINES[arguments.machine]
+    for path in make(arguments.built, arguments.folder, arguments.version, epoch(), machine):
         print(path)
 
 

@@ -35,7 +35,8 @@ def deb(layout: Layout, folder: Path, version: str, epoch: int) -> Path:
     control.mkdir(mode=0o755)
     size = sum(path.stat().st_size for path in layout.root.rglob("*") if path.is_file()) // 1024
     (control / "control").write_text(
-        f"Package: {NAME}\nVersion: {version}\nArchitecture: amd64\nMaintainer: {MAINTAINER}\n"
+        f"Package: {NAME}\nVersion: {version}\nArchitecture: {layout.machine.debian}\n"
+        f"Maintainer: {MAINTAINER}\n"
         f"Installed-Size: {size}\nDepends: libc6 (>= 2.28), libgcc-s1 | libgcc1\n"
         f"Recommends: libibverbs1, librdmacm1\nSection: net\nPriority: optional\nDescription: {SUMMARY}\n"
         " netacc_run PROGRAM runs a program with its TCP connections on a fast path. Connections\n"
@@ -47,7 +48,7 @@ def deb(layout: Layout, folder: Path, version: str, epoch: int) -> Path:
     for file in control.iterdir():
         file.chmod(0o644)
     settle_times(layout.root, epoch)
-    package = folder / f"{NAME}_{version}_amd64.deb"
+    package = folder / f"{NAME}_{version}_{layout.machine.debian}.deb"
     run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(layout.root), str(package)], epoch)
     return package
 
@@ -77,11 +78,11 @@ def rpm(layout: Layout, folder: Path, version: str, epoch: int) -> Path:
         "__os_install_post": "%{nil}",
         "debug_package": "%{nil}",
     }
-    words = ["rpmbuild", "-bb", "--quiet", "--target", "x86_64-linux"]
+    words = ["rpmbuild", "-bb", "--quiet", "--target", f"{layout.machine.name}-linux"]
     for name, value in settings.items():
         words += ["--define", f"{name} {value}"]
     run([*words, str(spec)], epoch)
-    return folder / f"{NAME}-{version}-1.x86_64.rpm"
+    return folder / f"{NAME}-{version}-1.{layout.machine.name}.rpm"
 
 
 def listed(root: Path) -> list[str]:

@@ -12,7 +12,7 @@ REPO = Path(__file__).resolve().parents[2]
 CONFIGURATION = "etc/netacc.conf"
 LIBRARY = "libnetacc-preload.so"
 PROGRAMS = ("netacc", "netacc_run", "netacc_ss")
-# Runs static programs; it has to lie beside the library.
+# Runs static programs of x86-64; it has to lie beside the library.
 LOADER = "netacc-loader"
 DOCUMENTS = ("README.md", "LICENSE-MIT", "LICENSE-APACHE")
 # Where systems have the completions of each shell.
@@ -24,9 +24,42 @@ COMPLETIONS = {
 
 
 @dataclass(frozen=True)
+class Machine:
+    """A kind of processor, by the names that packages have for it."""
+
+    name: str
+    debian: str
+    strip: str
+    # Runs its programs on the machine that makes the packages.
+    runner: tuple[str, ...]
+    has_loader: bool
+
+    @property
+    def multiarch(self) -> str:
+        """Debian's folder of libraries."""
+        return f"usr/lib/{self.name}-linux-gnu"
+
+
+MACHINES = {
+    machine.name: machine
+    for machine in (
+        Machine("x86_64", "amd64", "strip", (), has_loader=True),
+        Machine(
+            "aarch64",
+            "arm64",
+            "aarch64-linux-gnu-strip",
+            ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"),
+            has_loader=False,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
 class Layout:
     """A root folder with the files of a package in it."""
 
+    machine: Machine
     root: Path
     # The folder of shared libraries, below the root.
     libraries: str
@@ -42,14 +75,15 @@ def stage(layout: Layout, built: Path) -> None:
     """Puts the files into the layout's root. The programs' debug information stays behind."""
     shutil.rmtree(layout.root, ignore_errors=True)
     for name in PROGRAMS:
-        program(built / name, layout.root / layout.prefix / "bin" / name)
-    program(built / LOADER, layout.root / layout.libraries / LOADER)
-    program(built / "libnetacc_portable.so", layout.root / layout.libraries / LIBRARY, mode=0o644)
+        program(layout.machine, built / name, layout.root / layout.prefix / "bin" / name)
+    libraries = layout.root / layout.libraries
+    if layout.machine.has_loader:
+        program(layout.machine, built / LOADER, libraries / LOADER)
+    program(layout.machine, built / "libnetacc_portable.so", libraries / LIBRARY, mode=0o644)
     place(REPO / "core/config/netacc.conf", layout.root / CONFIGURATION)
-    place(
-        REPO / "ci/packages/netacc.conf.example",
-        layout.documents / "examples/redis-server.service.d/netacc.conf",
-    )
+    example = layout.documents / "examples/redis-server.service.d/netacc.conf"
+    place(REPO / "ci/packages/netacc.conf.example", example)
+    example.write_text(example.read_text().replace("usr/lib/x86_64-linux-gnu", layout.machine.multiarch))
     for name in DOCUMENTS:
         place(REPO / name, layout.documents / name)
     pages(layout, built)
@@ -58,9 +92,9 @@ def stage(layout: Layout, built: Path) -> None:
             folder.chmod(0o755)
 
 
-def program(source: Path, target: Path, mode: int = 0o755) -> None:
+def program(machine: Machine, source: Path, target: Path, mode: int = 0o755) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["strip", "--strip-unneeded", "-o", str(target), str(source)], check=True)
+    subprocess.run([machine.strip, "--strip-unneeded", "-o", str(target), str(source)], check=True)
     target.chmod(mode)
 
 
@@ -73,9 +107,11 @@ def place(source: Path, target: Path) -> None:
 def pages(layout: Layout, built: Path) -> None:
     """Manual pages and completions: those of netacc come from its arguments, the others from their help."""
     made = layout.root / "made"
-    subprocess.run([str(built / "netacc"), "pages", str(made)], check=True)
+    runner = layout.machine.runner
+    subprocess.run([*runner, str(built / "netacc"), "pages", str(made)], check=True)
     for name in ("netacc_run", "netacc_ss"):
-        shown = subprocess.run([str(built / name), "-h"], check=True, capture_output=True, text=True).stdout
+        words = [*runner, str(built / name), "-h"]
+        shown = subprocess.run(words, check=True, capture_output=True, text=True).stdout
         (made / "man" / f"{name}.1").write_text(manual(name, shown))
     manuals = layout.root / layout.prefix / "share/man/man1"
     manuals.mkdir(parents=True)

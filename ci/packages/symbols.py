@@ -51,15 +51,18 @@ def number(text: str) -> Version:
 
 
 def unmet(file: Path, system: System) -> list[str]:
-    """What the file needs and the system lacks; also versions without a number, which stand for features."""
+    """What the file needs and the system lacks: versions, also those without a number, which stand for
+    features; symbols without a version; libraries."""
     newest = {"GLIBC": system.glibc, "GCC": system.libgcc}
     found = []
     for name in versions(file):
         numbered = NUMBERED.fullmatch(name)
         if not numbered or number(numbered[2]) > newest[numbered[1]]:
             found.append(name)
+    # Symbols of glibc have versions. One without was in an archive beside it, and the linker left it open.
+    open_ones = re.findall(r" GLOBAL +DEFAULT +UND +([^@\s]+)$", read("--dyn-syms", file), re.MULTILINE)
     libraries = re.findall(r"\(NEEDED\)\s+Shared library: \[(\S+)\]", read("--dynamic", file))
-    return sorted(found) + [name for name in libraries if not LIBRARIES.fullmatch(name)]
+    return sorted(found) + open_ones + [name for name in libraries if not LIBRARIES.fullmatch(name)]
 
 
 def programs(folder: Path) -> list[Path]:

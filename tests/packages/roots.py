@@ -20,35 +20,29 @@ PREPARE = (
 
 
 def suites() -> list[str]:
-    """The oldest C library that Debian's mirrors have, and the system of this project."""
-    return os.environ.get("NETACC_SUITES", "bullseye bookworm").split()
+    """From the oldest C library that Debian's mirrors have on."""
+    return os.environ.get("NETACC_SUITES", "bullseye bookworm trixie").split()
 
 
-def archive(suite: str) -> Path:
-    """The system's files with Redis, made once."""
-    path = CACHE / f"{suite}.tar"
+def archive(suite: str, architecture: str = "amd64") -> Path:
+    """The system's files with Redis, made once; those for another processor are unpacked and not set up."""
+    own = architecture == "amd64"
+    path = CACHE / (f"{suite}.tar" if own else f"{suite}-{architecture}.tar")
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(".new.tar")
-        words = [
-            "mmdebstrap",
-            "--quiet",
-            "--variant=minbase",
-            f"--include={INSTALLED}",
-            suite,
-            str(new),
-            MIRROR,
-        ]
+        new = path.with_name(f"{path.stem}.new.tar")
+        words = ["mmdebstrap", "--quiet", f"--variant={'minbase' if own else 'extract'}"]
+        words += [f"--architectures={architecture}", f"--include={INSTALLED}", suite, str(new), MIRROR]
         done = subprocess.run(words, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         new.rename(path)
     return path
 
 
-def unpack(suite: str, folder: Path) -> Path:
+def unpack(suite: str, folder: Path, architecture: str = "amd64") -> Path:
     root = folder / suite
     root.mkdir()
-    subprocess.run(["tar", "-C", str(root), "-xf", str(archive(suite))], check=True)
+    subprocess.run(["tar", "-C", str(root), "-xf", str(archive(suite, architecture))], check=True)
     return root
 
 

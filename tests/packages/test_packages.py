@@ -15,11 +15,12 @@ import pytest
 
 from ci.packages import formats, symbols
 from ci.packages.__main__ import epoch, make, version
-from ci.packages.layout import CONFIGURATION, LOADER, PROGRAMS, Layout, stage
+from ci.packages.layout import CONFIGURATION, LOADER, MACHINES, PROGRAMS, Layout, stage
 from tests.apps.lib.paths import binaries
 from tests.packages import roots
 
 PACKAGES = roots.REPO / "target/packages"
+MACHINE = MACHINES["x86_64"]
 REQUESTS = 20_000
 SIZE = 512
 
@@ -47,20 +48,28 @@ def package(pattern: str) -> Path:
 
 
 def install_deb(root: Path) -> str:
-    shutil.copy(package("*.deb"), root / "package.deb")
+    shutil.copy(package("*_amd64.deb"), root / "package.deb")
     return "dpkg -i /package.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }\n"
 
 
 def install_rpm(root: Path) -> str:
     # The system has no rpm's database that could know what dpkg has installed.
-    words = ["rpm", "--root", str(root), "--install", "--nodeps", "--ignorearch", str(package("*.rpm"))]
+    words = [
+        "rpm",
+        "--root",
+        str(root),
+        "--install",
+        "--nodeps",
+        "--ignorearch",
+        str(package("*.x86_64.rpm")),
+    ]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return ""
 
 
 def install_tar(root: Path) -> str:
-    subprocess.run(["tar", "-C", str(root / "opt"), "-xf", str(package("*.tar.gz"))], check=True)
+    subprocess.run(["tar", "-C", str(root / "opt"), "-xf", str(package("*-x86_64.tar.gz"))], check=True)
     return f"PATH=/opt/netacc-lab-{version()}-x86_64/bin:$PATH\n"
 
 
@@ -70,7 +79,7 @@ def bytes_on_links(counters: dict[str, Any]) -> int:
 
 
 def test_two_builds_have_the_same_bytes(tmp_path: Path) -> None:
-    made = make(binaries(), tmp_path, version(), epoch())
+    made = make(binaries(), tmp_path, version(), epoch(), MACHINE)
     assert len(made) == 3
     for path in made:
         assert path.read_bytes() == (PACKAGES / path.name).read_bytes(), path.name
@@ -97,11 +106,11 @@ def compile_library(path: Path, source: str, *options: str) -> None:
 
 
 def unpack_deb(folder: Path) -> None:
-    subprocess.run(["dpkg-deb", "-x", str(package("*.deb")), str(folder)], check=True)
+    subprocess.run(["dpkg-deb", "-x", str(package("*_amd64.deb")), str(folder)], check=True)
 
 
 def unpack_tar(folder: Path) -> None:
-    subprocess.run(["tar", "-C", str(folder), "-xf", str(package("*.tar.gz"))], check=True)
+    subprocess.run(["tar", "-C", str(folder), "-xf", str(package("*-x86_64.tar.gz"))], check=True)
 
 
 @pytest.mark.parametrize("unpacked", [unpack_deb, install_rpm, unpack_tar], ids=["deb", "rpm", "tar"])
@@ -135,7 +144,7 @@ def two_commands() -> list[str]:
 @pytest.mark.parametrize("suite", roots.suites())
 def test_two_commands_install_and_accelerate(suite: str, tmp_path: Path) -> None:
     root = roots.unpack(suite, tmp_path)
-    shutil.copy(package("*.deb"), root / "root")
+    shutil.copy(package("*_amd64.deb"), root / "root")
     install, run = two_commands()
     script = (
         f"cd /root; {install} >/tmp/apt.log 2>&1 || {{ cat /tmp/apt.log; exit 1; }}\n"
@@ -159,7 +168,7 @@ def newer(kind: str, folder: Path, is_compatible: bool) -> Path:
         code = library.read_bytes()
         assert TABLE in code
         library.write_bytes(code.replace(TABLE, OTHER_TABLE))
-    layout = Layout(folder / "newer", {"deb": "usr/lib/x86_64-linux-gnu", "rpm": "usr/lib64"}[kind])
+    layout = Layout(MACHINE, folder / "newer", {"deb": MACHINE.multiarch, "rpm": "usr/lib64"}[kind])
     stage(layout, built)
     with (layout.root / CONFIGURATION).open("a") as conf:
         conf.write("# of the newer version\n")
@@ -272,7 +281,7 @@ def test_a_service_is_enabled_and_disabled(suite: str, tmp_path: Path) -> None:
 
 
 def test_the_rpm_keeps_an_edited_configuration() -> None:
-    words = ["rpm", "-qp", "--qf", "[%{FILENAMES} %{FILEFLAGS:fflags}\\n]", str(package("*.rpm"))]
+    words = ["rpm", "-qp", "--qf", "[%{FILENAMES} %{FILEFLAGS:fflags}\\n]", str(package("*.x86_64.rpm"))]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     flags = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if len(line.split()) == 2)
     # c: a configuration; n: not replaced.

@@ -9,7 +9,8 @@
 //! * A strong reference to a symbol that is newer than [`OLDEST`] fails at link time, and the linker names the symbol.
 //! * A weak reference to such a symbol is null, as it is on the old system.
 //! * Functions that newer systems have in the C library, and older ones in an archive beside it, are in `src/compat.c`.
-//! * Tests are linked plainly. Targets other than x86-64 with glibc, and cross builds, too.
+//! * Tests are linked plainly. So are builds for other targets than those of `dynamic_linker`, and other cross builds than those for
+//!   aarch64, whose compiler brings a glibc of its own.
 
 mod symbols;
 
@@ -33,7 +34,16 @@ const OBJECTS: [(&str, &str); 6] = [
     ("util", "libutil.so.1"),
 ];
 
-const DYNAMIC_LINKER: &str = "/lib64/ld-linux-x86-64.so.2";
+const COMPAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/compat.c");
+
+/// The name of the dynamic linker of a target for which the stand-ins can be made on `host`.
+fn dynamic_linker(target: &str, host: &str) -> Option<&'static str> {
+    match target {
+        "x86_64-unknown-linux-gnu" if host == target => Some("ld-linux-x86-64.so.2"),
+        "aarch64-unknown-linux-gnu" => Some("ld-linux-aarch64.so.1"),
+        _ => None,
+    }
+}
 
 /// What of a package is linked with the stand-ins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,13 +82,11 @@ pub enum StubError {
 /// If the stand-ins cannot be made. A program that silently needs a newer glibc would be worse.
 pub fn link(linked: Linked) {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={COMPAT}");
     let variable = |name: &str| env::var(name).unwrap_or_default();
-    let target = variable("TARGET");
-    if target != "x86_64-unknown-linux-gnu" || target != variable("HOST") {
-        return;
-    }
+    let Some(dynamic_linker) = dynamic_linker(&variable("TARGET"), &variable("HOST")) else { return };
     let folder = PathBuf::from(variable("OUT_DIR")).join("glibc");
-    if let Err(error) = stubs(&folder) {
+    if let Err(error) = stubs(&folder, dynamic_linker) {
         panic!("no stand-ins for an old glibc: {error}");
     }
     let kind = match linked {
@@ -90,11 +98,12 @@ pub fn link(linked: Linked) {
     println!("cargo:rustc-link-arg-{kind}=-Wl,--allow-shlib-undefined");
 }
 
-fn stubs(folder: &Path) -> Result<(), StubError> {
+fn stubs(folder: &Path, dynamic_linker: &str) -> Result<(), StubError> {
     std::fs::create_dir_all(folder).map_err(failed(folder))?;
+    let file_of = |object: &str| output(compiler().arg(format!("-print-file-name={object}")));
     let mut found: Vec<Symbol> = Vec::new();
     for (_, object) in &OBJECTS[..2] {
-        let path = output(compiler().arg(format!("-print-file-name={object}")))?;
+        let path = file_of(object)?;
         let listed = output(Command::new("readelf").args(["-W", "--dyn-syms"]).arg(path.trim()))?;
         found.extend(symbols::oldest(object, &listed, Version(OLDEST)));
     }
@@ -107,11 +116,12 @@ fn stubs(folder: &Path) -> Result<(), StubError> {
     cc::Build::new()
         .cargo_metadata(false)
         .out_dir(folder)
-        .file(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/compat.c"))
+        .file(COMPAT)
         .flag("-fvisibility=hidden")
         .warnings(true)
         .compile("netacc_compat");
-    let text = format!("GROUP({0}/libc.so.6 {0}/libnetacc_compat.a AS_NEEDED({DYNAMIC_LINKER}))\n", folder.display());
+    let linker = file_of(dynamic_linker)?;
+    let text = format!("GROUP({0}/libc.so.6 {0}/libnetacc_compat.a AS_NEEDED({1}))\n", folder.display(), linker.trim());
     let script = folder.join("libc.so");
     std::fs::write(&script, text).map_err(failed(&script))
 }
