@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use prometheus_client::registry::Registry;
 use tiny_http::{Header, Method, Request, Response, Server};
 
 use crate::processes;
@@ -59,7 +60,9 @@ pub fn run(args: &ExporterArgs) -> ExitCode {
 }
 
 fn page(latency: Option<&Latency>) -> io::Result<String> {
-    metrics::encode(&processes::snapshots().map_err(io::Error::other)?, latency).map_err(io::Error::other)
+    let snapshots = processes::snapshots().map_err(io::Error::other)?;
+    let histograms = |registry: &mut Registry| latency.into_iter().for_each(|latency| latency.register(registry));
+    metrics::encode(&snapshots, histograms).map_err(io::Error::other)
 }
 
 fn print(args: &ExporterArgs, latency: Option<&Latency>) -> io::Result<()> {

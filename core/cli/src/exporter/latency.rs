@@ -178,7 +178,7 @@ mod tests {
             message(1, [6379, 9000], Path::Anchor(Reason::Shared as u16), 1000, 600),
         ];
         latency.add(&processes(), &Messages { messages, cut: 3 });
-        let page = metrics::encode(&[], Some(&latency)).expect("memory");
+        let page = metrics::encode(&[], |registry| latency.register(registry)).expect("memory");
         for line in [
             r#"netacc_message_seconds_bucket{le="2.5e-7",pid="7",program="client",port="6379",path="link",reason=""} 0"#,
             r#"netacc_message_seconds_bucket{le="5e-7",pid="7",program="client",port="6379",path="link",reason=""} 1"#,
@@ -189,7 +189,7 @@ mod tests {
             assert!(page.lines().any(|got| got == line), "{line}\n{page}");
         }
         latency.keep_only(&BTreeSet::from(["8".to_owned()]));
-        let page = metrics::encode(&[], Some(&latency)).expect("memory");
+        let page = metrics::encode(&[], |registry| latency.register(registry)).expect("memory");
         let has = |program: &str| page.contains(&format!("program=\"{program}\""));
         assert!(!has("client") && has("server"), "{page}");
     }
@@ -200,7 +200,7 @@ mod tests {
         let latency = Latency::default();
         let messages = (0..2000).map(|port| message(0, [9000, port], Path::Link, 0, 1)).collect();
         latency.add(&processes(), &Messages { messages, cut: 0 });
-        let page = metrics::encode(&[], Some(&latency)).expect("memory");
+        let page = metrics::encode(&[], |registry| latency.register(registry)).expect("memory");
         let counts = page.lines().filter(|line| line.starts_with("netacc_message_seconds_count"));
         assert_eq!(counts.count(), MOST);
     }

@@ -9,7 +9,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::latency::Latency;
 use crate::processes::{connections, path_name};
 
 pub(super) type Labels = Vec<(&'static str, String)>;
@@ -31,19 +30,17 @@ struct Metrics {
     answers: Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>>,
 }
 
-/// One page, with the histograms if there are any.
+/// One page, with `more` metrics.
 ///
 /// # Errors
 /// Writing to memory does not fail; the encoder's type has errors all the same.
-pub(super) fn encode(snapshots: &[Snapshot], latency: Option<&Latency>) -> Result<String, fmt::Error> {
+pub(super) fn encode(snapshots: &[Snapshot], more: impl FnOnce(&mut Registry)) -> Result<String, fmt::Error> {
     let metrics = Metrics::default();
     for snapshot in snapshots {
         metrics.add(snapshot);
     }
     let mut registry = metrics.registered();
-    if let Some(latency) = latency {
-        latency.register(&mut registry);
-    }
+    more(&mut registry);
     let mut page = String::new();
     text::encode(&mut page, &registry)?;
     Ok(page)
@@ -161,7 +158,7 @@ mod tests {
             sock: Some(vec![socket.clone(), socket]),
             ..Snapshot::default()
         };
-        let page = encode(&[snapshot], None).expect("memory");
+        let page = encode(&[snapshot], |_| {}).expect("memory");
         for line in [
             r#"netacc_transferred_bytes_total{pid="9",program="p",direction="rx",path="link"} 5"#,
             r#"netacc_messages_total{pid="9",program="p",direction="tx"} 6"#,
