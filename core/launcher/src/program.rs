@@ -127,11 +127,10 @@ enum Format {
 }
 
 fn read(file: &File) -> Option<Format> {
-    // The kernel reads as much of a script's first line.
-    let mut head = [0u8; 256];
+    let mut head = [0u8; HEAD_BYTES];
     let len = read_some(file, &mut head, 0)?;
     let head = &head[..len];
-    if let Some(line) = head.strip_prefix(b"#!") {
+    if let Some(line) = head[..len.min(SCRIPT_BYTES)].strip_prefix(b"#!") {
         let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
         let name = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
         return (!name.is_empty()).then(|| Format::Script(OsStr::from_bytes(name).into()));
@@ -139,6 +138,11 @@ fn read(file: &File) -> Option<Format> {
     head.starts_with(b"\x7fELF").then_some(())?;
     Some(Format::Elf(elf_obstacle(file, head)?))
 }
+
+/// As much of a file is read at once: most programs have all their program headers in it.
+const HEAD_BYTES: usize = 1024;
+/// The kernel reads as much of a script's first line.
+const SCRIPT_BYTES: usize = 256;
 
 /// `None` if the file is too short to tell.
 fn elf_obstacle(file: &File, head: &[u8]) -> Option<Option<Kind>> {
@@ -160,7 +164,7 @@ fn elf_obstacle(file: &File, head: &[u8]) -> Option<Option<Kind>> {
     for index in 0..u64::from(entries) {
         let mut entry = [0u8; ENTRY_BYTES as usize];
         let at = table.checked_add(index * u64::from(ENTRY_BYTES))?;
-        file.read_exact_at(&mut entry, at).ok()?;
+        read_whole(file, head, &mut entry, at).then_some(())?;
         if entry[..4] != PT_INTERP.to_ne_bytes() {
             continue;
         }
@@ -168,7 +172,7 @@ fn elf_obstacle(file: &File, head: &[u8]) -> Option<Option<Kind>> {
         let len = read_some(file, &mut name, read_u64(&entry, 8)?)?;
         let name = name[..len].split(|byte| *byte == 0).next().unwrap_or_default();
         let musl = name.windows(7).any(|part| part == b"ld-musl");
-        let read = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).is_ok();
+        let read = |bytes: &mut [u8], at| read_whole(file, head, bytes, at);
         let alone = || netacc_loader::is_static(read).then_some(Kind::Alone);
         return Some(musl.then_some(Kind::Musl).or_else(alone));
     }
@@ -183,6 +187,18 @@ const OWN_MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
 } else {
     None
 };
+
+/// Fills `bytes` from a place of the file, from `head` if that has it.
+fn read_whole(file: &File, head: &[u8], bytes: &mut [u8], at: u64) -> bool {
+    let known = usize::try_from(at).ok().and_then(|at| head.get(at..)?.get(..bytes.len()));
+    match known {
+        Some(known) => {
+            bytes.copy_from_slice(known);
+            true
+        }
+        None => file.read_exact_at(bytes, at).is_ok(),
+    }
+}
 
 fn read_some(file: &File, bytes: &mut [u8], at: u64) -> Option<usize> {
     let mut len = 0;
