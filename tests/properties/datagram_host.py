@@ -28,7 +28,7 @@ PATIENCE_MS = 2
 LONG = 1 << 16
 #: Of a send that is split.
 PIECE = 64
-#: What a program can want to know of each datagram: options with their values.
+#: Options that ask for control messages with each datagram, with their values.
 WANTS: dict[str, list[tuple[int, int, int]]] = {
     "destination": [(socket.IPPROTO_IP, IP_PKTINFO, 1), (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)],
     "lifetime": [(socket.IPPROTO_IP, IP_RECVTTL, 1), (socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)],
@@ -38,7 +38,7 @@ WANTS: dict[str, list[tuple[int, int, int]]] = {
     "times": [(socket.SOL_SOCKET, SO_TIMESTAMPING, RECEIVED)],
     "drops": [(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)],
 }
-#: What a program can set for the datagrams that it sends, or receives.
+#: Options for the datagrams that a socket sends or receives.
 OPTIONS: dict[str, list[tuple[int, int]]] = {
     "lifetime": [
         (socket.IPPROTO_IP, socket.IP_TTL),

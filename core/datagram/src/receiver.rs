@@ -256,7 +256,7 @@ impl Receiver {
         self.enter(State::Closed);
     }
 
-    /// The sender has ended the flow. What it has sent can still be taken.
+    /// The sender has ended the flow. The receiver can still take the datagrams that are in the ring.
     pub fn end(&mut self) {
         self.ended = true;
         self.state = State::Closed;

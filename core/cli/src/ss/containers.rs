@@ -2,8 +2,9 @@
 //!
 //! The name of a process's socket means something in its network namespace, and has the number that the process has in its PID
 //! namespace. So a thread enters the network namespace, takes the process's user as its own, because the library answers no
-//! other, and connects. A container's user namespace is not entered: nothing in it gets at the thread. What a container wrote is no more
-//! than a hint here: the kernel says which process listens, and the caller checks that.
+//! other, and connects. The thread stays in the user namespace of the host, so that nothing in the container
+//! gets at it. It takes a file of a container for no more than a hint: the kernel says which process listens, and the caller checks
+//! that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -25,7 +25,7 @@ pub struct Messages {
     destination: Option<IpAddr>,
 }
 
-/// What differs between the datagrams of a flow.
+/// The values of control messages that differ between the datagrams of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Values {
     /// Of the IP header.
@@ -45,7 +45,7 @@ pub enum Control {
     Other(Option<u16>),
 }
 
-/// What a program asks for with one datagram.
+/// The requests in the control messages of one datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// The address from which it is to come.
@@ -268,7 +268,7 @@ impl Messages {
                 Said::Occasional => continue,
                 Said::Unknown => return None,
             }
-            // What is written anew is left out, so that the same messages are equal.
+            // Messages with values that the receiver writes anew are left out, so that the same messages are equal.
             let value = message.value(&NO_VALUES);
             writer.put(message.level, message.kind, value.as_ref().map_or(message.data, |v| &v.bytes[..v.len]));
         }

@@ -285,16 +285,22 @@ mod tests {
         assert!((0..100).all(|_| send(&mut outgoing, 1) == Way::Kernel && send(&mut outgoing, 3) == Way::Kernel));
     }
 
-    #[test]
-    fn a_linked_flow_takes_its_ring_while_the_receiver_is_awake() {
+    /// A flow to the first address that has just got its ring, and the ring's receiver.
+    fn linked() -> (Outgoing, Receiver) {
         let mut outgoing = Outgoing::default();
         while send(&mut outgoing, 1) != Way::KernelThenRequest {
             outgoing.end_by_kernel(&to(1), 1, true);
         }
         outgoing.end_by_kernel(&to(1), 1, true);
         let (inbox, outbox) = (Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN));
-        let mut receiver = Receiver::new(inbox.clone(), outbox.clone(), false).unwrap();
+        let receiver = Receiver::new(inbox.clone(), outbox.clone(), false).unwrap();
         assert!(outgoing.link(&to(1), Sender::new(inbox, outbox).unwrap(), QueuePairId(7)));
+        (outgoing, receiver)
+    }
+
+    #[test]
+    fn a_linked_flow_takes_its_ring_while_the_receiver_is_awake() {
+        let (mut outgoing, mut receiver) = linked();
         assert_eq!(send(&mut outgoing, 1), Way::Kernel);
         outgoing.end_by_kernel(&to(1), 1, true);
         receiver.kernel_was_empty(receiver.sent_by_kernel());
@@ -308,14 +314,7 @@ mod tests {
     // Breaks if what goes by the kernel while a ring is closed is counted at its end alone: then no record is ever due.
     #[test]
     fn what_goes_by_the_kernel_because_a_ring_is_closed_is_counted() {
-        let mut outgoing = Outgoing::default();
-        while send(&mut outgoing, 1) != Way::KernelThenRequest {
-            outgoing.end_by_kernel(&to(1), 1, true);
-        }
-        outgoing.end_by_kernel(&to(1), 1, true);
-        let (inbox, outbox) = (Memory::heap(inbox_len(1024)), Memory::heap(OUTBOX_LEN));
-        let mut receiver = Receiver::new(inbox.clone(), outbox.clone(), false).unwrap();
-        assert!(outgoing.link(&to(1), Sender::new(inbox, outbox).unwrap(), QueuePairId(7)));
+        let (mut outgoing, mut receiver) = linked();
         receiver.close();
         assert_eq!(send(&mut outgoing, 1), Way::Kernel);
         outgoing.end_by_kernel(&to(1), 1, true);
