@@ -33,7 +33,7 @@ readonly NEEDS_APPS=(
     '/usr/lib/postgresql/*/bin/initdb=postgresql' '/usr/lib/postgresql/*/bin/pgbench=postgresql'
     /usr/sbin/pgbouncer=pgbouncer iperf3=iperf3 node=nodejs /usr/sbin/mariadbd=mariadb-server mariadb-slap=mariadb-client
     gcc=gcc /usr/include/liburing.h=liburing-dev /usr/include/libaio.h=libaio-dev
-    ip=iproute2 nft=nftables setpriv=util-linux prlimit=util-linux
+    ip=iproute2 /usr/sbin/nft=nftables setpriv=util-linux prlimit=util-linux
     valgrind=valgrind strace=strace
     dnsmasq=dnsmasq-base dnsperf=dnsperf sockperf=sockperf openssl=openssl
     # Programs without a shared C library, and others in Go.

@@ -293,7 +293,7 @@ def test_a_translated_address_stays_on_tcp(network: Network, output: Path, pod: 
     ip("-n", network.client, "route", "add", f"{PUBLISHED}/32", "via", SERVER)
     chain = "table ip nat {\nchain output {\ntype nat hook output priority -100\n"
     rule = f"ip daddr {PUBLISHED} tcp dport {PORT} dnat to {SERVER}:{PORT}"
-    nft = ["ip", "netns", "exec", network.client, "nft", f"{chain}{rule}\n}}\n}}\n"]
+    nft = ["ip", "netns", "exec", network.client, "/usr/sbin/nft", f"{chain}{rule}\n}}\n}}\n"]
     subprocess.run(nft, check=True, timeout=PATIENCE_S)
     side = Side(folder=pod)
     with Server(network, side, output) as running:

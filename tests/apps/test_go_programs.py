@@ -55,7 +55,7 @@ class Pair:
 
 def test_nats(mode: Mode, lab: Lab, results: Results) -> None:
     port = free_port()
-    server: list[str | Path] = ["nats-server", "-a", "127.0.0.1", "-p", str(port)]
+    server: list[str | Path] = ["/usr/sbin/nats-server", "-a", "127.0.0.1", "-p", str(port)]
     client: list[str | Path] = [
         sys.executable,
         "-m",
