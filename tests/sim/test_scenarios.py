@@ -177,7 +177,7 @@ WRONG = [
     (
         ('"roce-100g"', '"roce-100g"\nmtu = "1KiB"\n[stack]\nkind = "kernel-tcp"'),
         "device.mtu",
-        "uses no RDMA",
+        "use no RDMA",
     ),
     (
         ("[measure]", '[[fault]]\nkind = "cut"\nat = "1us"\ntarget = "spine:0"\n[measure]'),
@@ -500,4 +500,4 @@ def test_profiles_are_valid(kind: str) -> None:
         assert all(len(sourced.source) > 5 for sourced in profile.values.values())
         if kind == "device":
             profiles.device(name, Scenario.model_fields["device"].default, "-")
-    assert resolve.FORMAT == 4
+    assert resolve.FORMAT == 5

@@ -113,18 +113,11 @@ fn run_config(
     };
     let conversation =
         |c: &ConversationSpec| Conversation::closed(c.client, c.server, c.request_bytes, c.response_bytes, c.count);
-    let conversations = conversations.iter().map(conversation).collect::<Option<_>>();
+    let promoted = |plan| Conversation { promoted: promote, ..plan };
+    let conversations = conversations.iter().map(|c| conversation(c).map(promoted)).collect::<Option<_>>();
     let conversations = conversations.ok_or(FleetError::Conversations)?;
     let stack = StackConfig { ring_bytes, message_bytes: ring_bytes / 4, streams_per_link, ..StackConfig::default() };
-    Ok(RunConfig {
-        hosts: vec![host; nodes as usize],
-        conversations,
-        stack,
-        promote,
-        tcp,
-        sampled: false,
-        traced: false,
-    })
+    Ok(RunConfig { hosts: vec![host; nodes as usize], conversations, stack, tcp, sampled: false, traced: false })
 }
 
 fn stations(nodes: u32, parameters: &NicParameters, flows: &[FlowSpec]) -> Result<Vec<FlowStation>, FleetError> {

@@ -14,8 +14,6 @@ pub struct RunConfig {
     pub conversations: Vec<Conversation>,
     /// How the core is set up.
     pub stack: StackConfig,
-    /// Whether connections are promoted. If not, they stay on TCP.
-    pub promote: bool,
     /// The carrier of their TCP.
     pub tcp: Tcp,
     /// Whether [`Run::take_samples`](crate::Run::take_samples) has samples.

@@ -9,6 +9,7 @@ use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InM
 use netacc_device::loopback::DeliveryMode;
 use netacc_device::{FourTuple, Instant};
 use netacc_driver::{Endpoint, PromotionSchedule, StreamCell};
+use netacc_host::ProcessorConfig;
 use netacc_proto::Role;
 
 use crate::config::Tcp;
@@ -93,6 +94,10 @@ pub(crate) struct Connection {
     pub(crate) wake_at: Option<Instant>,
     /// It has been on a link.
     pub(crate) was_linked: bool,
+    /// It asks for links. Else it stays on TCP.
+    pub(crate) promoted: bool,
+    /// The costs of its calls, if they are others than its hosts'.
+    pub(crate) costs: Option<Arc<ProcessorConfig>>,
     /// When its client asks for a link.
     pub(crate) attempts: PromotionAttempts,
     /// By side: its process has done something with it.
@@ -261,6 +266,8 @@ pub(crate) fn connect(
         wake_at: None,
         answers: 0,
         was_linked: false,
+        promoted: conversation.promoted,
+        costs: conversation.costs.clone(),
         attempts: PromotionAttempts::new(promote_after),
         was_used: [false; 2],
         short: None,

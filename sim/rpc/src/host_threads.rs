@@ -147,8 +147,15 @@ impl HostThreads {
         Some((thread, step))
     }
 
-    /// The thread begins work of that price.
-    pub(crate) fn begin(&mut self, now: Instant, index: u32, step: Step<Task>, work: Work) {
+    /// The thread begins work of that price, with the costs of another stack than the host's if they are given.
+    pub(crate) fn begin(
+        &mut self,
+        now: Instant,
+        index: u32,
+        step: Step<Task>,
+        work: Work,
+        costs: Option<&ProcessorConfig>,
+    ) {
         let seed = self.processors.seed();
         let thread = &mut self.threads[index as usize];
         let slept = std::mem::take(&mut thread.slept);
@@ -159,7 +166,7 @@ impl HostThreads {
         let asked = thread.asked;
         let sleep = Work { system_calls: sleeps, sleeps, ..Work::default() };
         let config = self.processors.config();
-        let paid = config.time(&work, seed);
+        let paid = costs.unwrap_or(config).time(&work, seed);
         let time = paid + config.time(&sleep, !seed) + std::mem::take(&mut thread.owed);
         thread.job = Some(Job { step, paid, seed, begun: now, asked, slept });
         self.processors.work(now, index, time);
@@ -173,9 +180,10 @@ impl HostThreads {
     }
 
     /// The work that was done had that price.
-    pub(crate) fn charge(&mut self, now: Instant, index: u32, job: &Job, work: &Work) {
+    pub(crate) fn charge(&mut self, now: Instant, index: u32, job: &Job, work: &Work, costs: Option<&ProcessorConfig>) {
         let thread = &mut self.threads[index as usize];
-        thread.owed = self.processors.config().time(work, job.seed).saturating_sub(job.paid);
+        let costs = costs.unwrap_or(self.processors.config());
+        thread.owed = costs.time(work, job.seed).saturating_sub(job.paid);
         if !thread.inbox.is_empty() {
             self.processors.wake(now, index);
         }

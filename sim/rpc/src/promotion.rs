@@ -44,7 +44,9 @@ impl Run {
 
     /// A conversation may be on its link now: then it is another one's turn.
     pub(crate) fn handle_linked(&mut self, number: usize) {
-        let Some(connection) = self.connections.get_mut(number).filter(|connection| !connection.was_linked) else {
+        let Some(connection) =
+            self.connections.get_mut(number).filter(|connection| connection.promoted && !connection.was_linked)
+        else {
             return;
         };
         connection.was_linked = (0..2).all(|side| connection.is_linked(&self.endpoints[connection.host(side)], side));
@@ -57,10 +59,12 @@ impl Run {
     /// The client of a conversation has used it, and had so many answers: if it is on TCP it asks for a link now and then. Where
     /// TCP is in memory it has no use without a link.
     pub(crate) fn request_after_use(&mut self, number: usize, answers: u32) {
-        if !self.promotions.wanted || self.tcp == Tcp::Memory {
+        if self.tcp == Tcp::Memory {
             return;
         }
-        let Some(connection) = self.connections.get_mut(number) else { return };
+        let Some(connection) = self.connections.get_mut(number).filter(|connection| connection.promoted) else {
+            return;
+        };
         let Some(socket) = &connection.sockets[0] else { return };
         let attempts = &mut connection.attempts;
         if socket.cell.readiness().contains(Readiness::KERNEL_TX) {
@@ -98,10 +102,9 @@ impl Run {
         self.cluster.set_now(now);
         self.wires.handle_connected(number);
         self.begin_connection(number as usize, now);
-        let Some(client) = self.connections.get(number as usize).map(|connection| connection.client as usize) else {
-            return;
-        };
-        if self.uses_tcp() {
+        let Some(connection) = self.connections.get(number as usize) else { return };
+        let client = connection.client as usize;
+        if self.uses_tcp(connection) {
             self.hosts[client].ready.mark(number);
             self.turn_for_tcp(client);
         }
@@ -113,7 +116,7 @@ impl Run {
         if let Some(short) = &mut connection.short {
             short.connected = Some(now);
         }
-        if self.promotions.wanted && (self.tcp == Tcp::Memory || connection.attempts.schedule.is_due(0, || now)) {
+        if connection.promoted && (self.tcp == Tcp::Memory || connection.attempts.schedule.is_due(0, || now)) {
             connection.attempts.schedule.record_try(0, now, Tries::default());
             self.promotions.unrequested.push_back(number);
             self.request_promotions();

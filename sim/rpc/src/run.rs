@@ -77,7 +77,6 @@ impl HostState {
 
 /// The connections to promote, and the progress of each.
 pub(crate) struct Promotions {
-    pub(crate) wanted: bool,
     /// Operations before a connection is promoted.
     pub(crate) after: u32,
     /// Connections that are to be promoted when it is their turn.
@@ -197,12 +196,7 @@ impl Run {
             short_clients,
             flows,
             used: UsedWires::default(),
-            promotions: Promotions {
-                wanted: config.promote,
-                after: config.stack.promote_after,
-                unrequested: VecDeque::new(),
-                promoting: 0,
-            },
+            promotions: Promotions { after: config.stack.promote_after, unrequested: VecDeque::new(), promoting: 0 },
             nudged: Vec::new(),
             rewoken: Vec::new(),
             hosts,
@@ -269,9 +263,9 @@ impl Run {
         Some(threads.usage(self.cluster.now()))
     }
 
-    /// Connections use TCP before they are on a link.
-    pub(crate) fn uses_tcp(&self) -> bool {
-        self.tcp != Tcp::Memory || !self.promotions.wanted
+    /// A connection uses TCP, before it is on a link or for good.
+    pub(crate) fn uses_tcp(&self, connection: &Connection) -> bool {
+        self.tcp != Tcp::Memory || !connection.promoted
     }
 
     /// When a host wants to be called. Deadlines for housekeeping end with the last response.

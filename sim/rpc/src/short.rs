@@ -149,7 +149,7 @@ impl Run {
                 promoted: connection.was_linked,
             });
         }
-        if self.promotions.wanted && self.tcp == Tcp::Memory && !connection.was_linked {
+        if connection.promoted && self.tcp == Tcp::Memory && !connection.was_linked {
             self.promotions.promoting = self.promotions.promoting.saturating_sub(1);
         }
         let Some(short_client) = self.short_clients.get_mut(conversation).and_then(Option::as_mut) else { return };

@@ -179,9 +179,7 @@ impl Run {
                     None => self.serve(*number, host, now, Part::Whole),
                 }
                 peers.extend(self.unlinked_peer(*number, host));
-                if self.promotions.wanted {
-                    self.handle_linked(*number);
-                }
+                self.handle_linked(*number);
             }
             self.send_helper(host, now);
             self.work(host, now);
@@ -229,7 +227,8 @@ impl Run {
 
     /// One end of a conversation does all that it can in that part of its turn.
     pub(crate) fn serve(&mut self, number: usize, host: usize, now: Instant, part: Part) {
-        if self.promotions.wanted || self.tcp != Tcp::Memory {
+        let promoted = self.connections.get(number).is_some_and(|connection| connection.promoted);
+        if promoted || self.tcp != Tcp::Memory {
             return self.move_bytes(number, host, now, part);
         }
         let before = self.moved(number, host);
@@ -241,9 +240,9 @@ impl Run {
     }
 
     fn move_bytes(&mut self, number: usize, host: usize, now: Instant, part: Part) {
-        let at_once = self.uses_tcp();
         let connected = self.tcp == Tcp::Memory || self.wires.is_connected(number as u32);
-        let Some(connection) = self.connections.get_mut(number) else { return };
+        let Some(connection) = self.connections.get(number) else { return };
+        let at_once = self.uses_tcp(connection);
         let side = usize::from(host != connection.client as usize);
         let endpoint = &self.endpoints[host];
         if connection.is_closing(side) {

@@ -5,9 +5,10 @@
 //! retries) takes none.
 
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use netacc_device::Instant;
-use netacc_host::{Part, Step, Work};
+use netacc_host::{Part, ProcessorConfig, Step, Work};
 use netacc_modelled::HostId;
 
 use crate::connection::Moves;
@@ -22,8 +23,9 @@ impl Run {
             let Some(threads) = &mut self.hosts[host].threads else { return };
             if let Some((thread, job)) = threads.poll_done(now) {
                 let work = self.finish(host, &job, now);
+                let costs = self.costs_of(job.step.of);
                 if let Some(threads) = &mut self.hosts[host].threads {
-                    threads.charge(now, thread, &job, &work);
+                    threads.charge(now, thread, &job, &work, costs.as_deref());
                 }
                 continue;
             }
@@ -38,9 +40,19 @@ impl Run {
                 Task::Helper(_) if now < self.hosts[host].links_cost_from => Work::default(),
                 Task::Helper(helper_task) => self.price_helper_task(host, helper_task),
             };
+            let costs = self.costs_of(step.of);
             if let Some(threads) = &mut self.hosts[host].threads {
-                threads.begin(now, thread, step, work);
+                threads.begin(now, thread, step, work, costs.as_deref());
             }
+        }
+    }
+
+    /// The costs of a task, if its stack is another one than the host's.
+    fn costs_of(&self, task: Task) -> Option<Arc<ProcessorConfig>> {
+        match task {
+            Task::Connection(number) => self.connections.get(number)?.costs.clone(),
+            Task::Datagrams(number) => self.flows.get(number)?.as_ref()?.plan.costs.clone(),
+            Task::Helper(_) => None,
         }
     }
 
@@ -150,7 +162,8 @@ impl Run {
         };
         let side = usize::from(host != connection.client as usize);
         let on_link = connection.is_linked(&self.endpoints[host], side);
-        let config = threads.processors.config();
+        let config = connection.costs.clone();
+        let config = config.as_deref().unwrap_or(threads.processors.config());
         let cost = |calls: u32, bytes: [u64; 2]| {
             let work = Work { bytes: bytes.iter().sum(), ..Work::default() };
             let work = match on_link {

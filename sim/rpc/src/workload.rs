@@ -6,10 +6,12 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::middleware::SplitMix64;
 use netacc_device::Instant;
+use netacc_host::ProcessorConfig;
 use netacc_parameters::fixed::exponential;
 
 /// Messages of equally likely lengths, and how likely they are among [`Sizes`].
@@ -157,6 +159,10 @@ pub enum Transport {
 pub struct Conversation {
     /// Its carrier.
     pub transport: Transport,
+    /// Whether its connections are promoted. If not, they stay on TCP.
+    pub promoted: bool,
+    /// The costs of its calls, if they are others than its hosts': it is on another stack.
+    pub costs: Option<Arc<ProcessorConfig>>,
     /// Host of the client.
     pub client: u32,
     /// Host of the server.
@@ -185,7 +191,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// `count` requests, each when the one before was answered. `None` for empty requests or responses.
+    /// `count` requests on a connection that is promoted, each when the one before was answered. `None` for empty requests or responses.
     pub fn closed(
         client: u32,
         server: u32,
@@ -195,6 +201,8 @@ impl Conversation {
     ) -> Option<Conversation> {
         Some(Conversation {
             transport: Transport::Stream,
+            promoted: true,
+            costs: None,
             client,
             server,
             request: Sizes::fixed(request_bytes)?,

@@ -54,8 +54,7 @@ fn run(
     };
     let conversations = vec![conversation];
     let stack = StackConfig::default();
-    let config =
-        RunConfig { hosts, conversations, stack, promote: false, tcp: Tcp::Memory, sampled: false, traced: false };
+    let config = RunConfig { hosts, conversations, stack, tcp: Tcp::Memory, sampled: false, traced: false };
     let link = LinkConfig { loss_ppm, ..LinkConfig::clean(LINE, ns(DELAY_NS)) };
     let outcome = run_plain(&config, &Topology::Direct(link), 3, Instant::from_nanos(100_000_000_000));
     let outcome = outcome.expect("devices have queues").expect("it makes sense").expect("no byte is wrong");
@@ -164,7 +163,6 @@ fn short_connections_have_no_datagrams() {
     let conversations = vec![Conversation { transport, requests_per_connection, ..closed(10) }];
     let hosts = vec![HostConfig::roce(NicConfig::ideal(LINE)); 2];
     let stack = StackConfig::default();
-    let config =
-        RunConfig { hosts, conversations, stack, promote: false, tcp: Tcp::Memory, sampled: false, traced: false };
+    let config = RunConfig { hosts, conversations, stack, tcp: Tcp::Memory, sampled: false, traced: false };
     assert!(Run::new(&config).expect("devices have queues").is_none());
 }

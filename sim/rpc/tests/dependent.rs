@@ -32,7 +32,6 @@ fn run(hosts: u32, conversations: Vec<Conversation>) -> Option<Outcome> {
         hosts: vec![HostConfig::roce(NicConfig::ideal(LINE)); hosts as usize],
         conversations,
         stack: StackConfig::default(),
-        promote: true,
         tcp: Tcp::Memory,
         sampled: false,
         traced: false,

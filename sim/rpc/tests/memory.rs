@@ -45,12 +45,16 @@ fn peak(connections: u64, promote: bool) -> usize {
     let processor = (!promote)
         .then(|| ProcessorConfig { system_call: Duration::from_nanos(400).into(), ..ProcessorConfig::free() });
     let base = Conversation::closed(0, 1, 64, 200, 1).expect("lengths above 0");
-    let plan = Conversation { requests_per_connection: NonZeroU32::new(2), count: Some(connections), ..base };
+    let plan = Conversation {
+        requests_per_connection: NonZeroU32::new(2),
+        count: Some(connections),
+        promoted: promote,
+        ..base
+    };
     let config = RunConfig {
         hosts: vec![HostConfig { processor, ..HostConfig::roce(nic) }; 2],
         conversations: vec![plan],
         stack: StackConfig { ring_bytes: 4096, message_bytes: 1024, ..StackConfig::default() },
-        promote,
         tcp: Tcp::Memory,
         sampled: false,
         traced: false,

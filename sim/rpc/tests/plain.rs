@@ -18,7 +18,6 @@ fn run(hosts: u32, costs: Costs, conversations: Vec<Conversation>, link: LinkCon
         hosts,
         conversations,
         stack: StackConfig::default(),
-        promote: true,
         tcp: Tcp::Memory,
         sampled: false,
         traced: false,
@@ -129,15 +128,7 @@ fn thousands_of_connections_are_promoted() {
     let nic = NicConfig { costs: Costs::default(), ..NicConfig::ideal(LINE) };
     let stack = StackConfig { ring_bytes: 4096, message_bytes: 1024, ..StackConfig::default() };
     let hosts = vec![HostConfig::roce(nic); 6];
-    let config = RunConfig {
-        hosts,
-        conversations: talks,
-        stack,
-        promote: true,
-        tcp: Tcp::Memory,
-        sampled: false,
-        traced: false,
-    };
+    let config = RunConfig { hosts, conversations: talks, stack, tcp: Tcp::Memory, sampled: false, traced: false };
     let topology = Topology::Star(
         LinkConfig::clean(LINE, Duration::from_micros(1)),
         SwitchConfig { buffer_bytes: 1 << 24, marking: None },

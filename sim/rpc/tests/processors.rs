@@ -47,11 +47,11 @@ fn run_on(processors: Vec<Option<ProcessorConfig>>, promote: bool, conversations
 }
 
 fn run_hosts(hosts: Vec<HostConfig>, promote: bool, conversations: Vec<Conversation>) -> Outcome {
+    let conversations = conversations.into_iter().map(|plan| Conversation { promoted: promote, ..plan }).collect();
     let config = RunConfig {
         hosts,
         conversations,
         stack: StackConfig::default(),
-        promote,
         tcp: Tcp::Memory,
         sampled: false,
         traced: false,

@@ -31,11 +31,11 @@ fn run(promote: bool, conversations: Vec<Conversation>) -> Outcome {
 
 /// Two such hosts.
 fn run_on(host: HostConfig, promote: bool, conversations: Vec<Conversation>) -> Outcome {
+    let conversations = conversations.into_iter().map(|plan| Conversation { promoted: promote, ..plan }).collect();
     let config = RunConfig {
         hosts: vec![host; 2],
         conversations,
         stack: StackConfig::default(),
-        promote,
         tcp: Tcp::Memory,
         sampled: true,
         traced: false,
@@ -168,7 +168,6 @@ fn a_recorded_load_has_no_short_connections() {
         hosts: vec![host; 2],
         conversations: vec![plan],
         stack: StackConfig::default(),
-        promote: true,
         tcp: Tcp::Memory,
         sampled: false,
         traced: false,

@@ -40,7 +40,6 @@ fn run(clients: usize, processor: &ProcessorConfig) -> Outcome {
         hosts: vec![host.clone(), host],
         conversations: vec![talk; clients],
         stack: StackConfig::default(),
-        promote: true,
         tcp: Tcp::Memory,
         sampled: false,
         traced: true,

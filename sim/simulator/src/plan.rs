@@ -1,5 +1,6 @@
 //! From a scenario to its hosts and conversations.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::middleware::SplitMix64;
@@ -31,15 +32,7 @@ impl Scenario {
             0 => Tcp::Memory,
             bytes => Tcp::Simulated { buffer_bytes: bytes as usize },
         };
-        let config = RunConfig {
-            hosts,
-            conversations,
-            stack,
-            promote: self.stack.promote,
-            tcp,
-            sampled: true,
-            traced: self.measure.stages,
-        };
+        let config = RunConfig { hosts, conversations, stack, tcp, sampled: true, traced: self.measure.stages };
         let invalid = "a group names a host that does not exist, has empty messages, or makes no request";
         Run::new(&config)?.ok_or_else(|| ScenarioError::Invalid(invalid.into()))
     }
@@ -98,6 +91,7 @@ impl Scenario {
         let response = sizes(&group.response).ok_or_else(empty)?;
         let total: u64 = group.clients.iter().map(|c| u64::from(c.connections)).sum();
         let until = at(self.measure.warmup_ns + self.measure.duration_ns);
+        let costs = group.costs.clone().map(Arc::new);
         let mut number: u64 = 0;
         let first = to.len() as u32;
         for client in &group.clients {
@@ -112,6 +106,8 @@ impl Scenario {
                     transport: group.datagrams.map_or(Transport::Stream, |datagrams| Transport::Datagrams {
                         answered: datagrams == Datagrams::Answered,
                     }),
+                    promoted: group.promote,
+                    costs: costs.clone(),
                     client: client.client,
                     server: client.server,
                     request: request.clone(),

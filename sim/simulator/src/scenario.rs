@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::parameters::{Device, Switch};
 
 /// Version of the format.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 
 /// An error in a resolved scenario.
 #[derive(Debug, thiserror::Error)]
@@ -85,12 +85,10 @@ pub struct Link {
     pub loss_ppm: u32,
 }
 
-/// The stack under test: the production core, on TCP.
+/// The production core, and the TCP under it and beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stack {
-    /// Connections are promoted. If not, they stay on TCP.
-    pub promote: bool,
     /// Buffer of a TCP socket; 0: TCP's bytes take no time, and connections talk on their links only.
     pub tcp_buffer_bytes: u32,
     /// Bytes of a TCP packet at most, with the headers of IP and TCP.
@@ -141,6 +139,10 @@ pub struct Group {
     pub name: String,
     /// Where its connections are.
     pub clients: Vec<Client>,
+    /// They are promoted. If not, they stay on TCP.
+    pub promote: bool,
+    /// The costs of its calls, if they are others than the hosts': it is on another stack.
+    pub costs: Option<ProcessorConfig>,
     /// Lengths of requests.
     pub request: Vec<SizeBin>,
     /// Lengths of responses.
@@ -322,12 +324,19 @@ impl Scenario {
         ] {
             refuse(value == 0, what)?;
         }
-        let Stack { promote, tcp_buffer_bytes, tcp_mtu_bytes, .. } = self.stack;
-        refuse(!promote && tcp_buffer_bytes == 0, "connections that are not promoted need a TCP that takes time")?;
+        let Stack { tcp_buffer_bytes, tcp_mtu_bytes, .. } = self.stack;
+        let stay = self.groups.iter().any(|g| !g.promote);
+        refuse(stay && tcp_buffer_bytes == 0, "connections that are not promoted need a TCP that takes time")?;
         refuse(tcp_buffer_bytes > 0 && tcp_mtu_bytes < 576, "tcp_mtu_bytes is at least 576")?;
         let Stack { ring_bytes, message_bytes, .. } = self.stack;
         let threads = self.processors.as_ref().map_or(1, |p| p.server_threads.min(p.client_threads));
         refuse(threads == 0, "a host has no thread")?;
+        let of_host = self.processors.as_ref().map(|p| p.costs.stack_thread);
+        let unlike = |g: &Group| g.costs.as_ref().is_some_and(|costs| Some(costs.stack_thread) != of_host);
+        refuse(
+            self.groups.iter().any(unlike),
+            "a group has costs of a thread of the stack that its hosts do not have",
+        )?;
         refuse(message_bytes == 0 || message_bytes > ring_bytes / 2, "a message is at most half a ring")?;
         let bad_fault = |f: &Fault| f.link as usize >= links.len() || f.rate_bps == 0 || f.loss_ppm > MILLION;
         refuse(

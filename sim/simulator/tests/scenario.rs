@@ -6,7 +6,7 @@ use netacc_simulator::{Device, Scenario, Switch};
 /// Two hosts on one link; the smallest there is.
 fn smallest() -> serde_json::Value {
     serde_json::json!({
-        "format": 4, "name": "smallest", "seed": 1,
+        "format": 5, "name": "smallest", "seed": 1,
         "network": {
             "hosts": 2, "switches": 0,
             "links": [{"a": 0, "b": 1, "rate_bps": 1_000_000_000, "delay_ns": 100, "loss_ppm": 0}],
@@ -14,11 +14,11 @@ fn smallest() -> serde_json::Value {
         },
         "device": Device::default(),
         "stack": {
-            "promote": true, "tcp_buffer_bytes": 0, "tcp_mtu_bytes": 1500, "ring_bytes": 65536, "message_bytes": 16384,
+            "tcp_buffer_bytes": 0, "tcp_mtu_bytes": 1500, "ring_bytes": 65536, "message_bytes": 16384,
             "streams_per_link": 1, "promote_after": 2
         },
         "groups": [{
-            "name": "all", "clients": [{"client": 0, "server": 1, "connections": 3}], "requests_per_connection": null,
+            "name": "all", "promote": true, "costs": null, "clients": [{"client": 0, "server": 1, "connections": 3}], "requests_per_connection": null,
             "datagrams": null,
             "request": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "response": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],

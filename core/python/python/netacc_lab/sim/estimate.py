@@ -20,7 +20,12 @@ EVENTS_A_SECOND, EVENTS_A_SECOND_OF_TCP = 400_000, 90_000
 
 def seconds(resolved: Resolved) -> float:
     """Processor time of a run. An order of magnitude."""
-    return events(resolved) / (EVENTS_A_SECOND if resolved["stack"]["promote"] else EVENTS_A_SECOND_OF_TCP)
+    groups = resolved["groups"]
+    found = 0.0
+    for group in groups:
+        a_second = EVENTS_A_SECOND if group["promote"] else EVENTS_A_SECOND_OF_TCP
+        found += events({**resolved, "groups": [group]}) / a_second
+    return found
 
 
 def events(resolved: Resolved) -> int:
@@ -74,7 +79,7 @@ def events(resolved: Resolved) -> int:
                 requests = min(requests, servers * span / _work(resolved, group, sum(sizes)))
         if group["count"] is not None:
             requests = min(requests, each * group["count"] * connections)
-        plain = group["datagrams"] or not resolved["stack"]["promote"]
+        plain = group["datagrams"] or not group["promote"]
         of_packet = EVENTS_A_PLAIN_PACKET if plain else EVENTS_A_PACKET
         total += requests * packets * (hops * EVENTS_A_HOP + of_packet)
         if group["requests_per_connection"]:
@@ -85,10 +90,10 @@ def events(resolved: Resolved) -> int:
 def _work(resolved: Resolved, group: Resolved, size: float) -> float:
     """Nanoseconds of one server's threads for a request."""
     processors = resolved["processors"]
-    costs = processors["costs"]
+    costs = group["costs"] or processors["costs"]
     mean = {name: mean_ns(costs[name]) for name in COSTS}
     calls = 3 * mean["library_call_ns"]
-    if not resolved["stack"]["promote"]:
+    if not group["promote"]:
         segments = -(-size // costs["segment_size_bytes"])
         calls = 3 * mean["system_call_ns"] + mean["segment_ns"] * segments
     if group["requests_per_connection"]:

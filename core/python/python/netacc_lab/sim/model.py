@@ -222,6 +222,11 @@ class Workload(Strict):
         "one datagram for a request; answered if there is a response, else a "
         "closed loop sends the next when the call is over that has sent the one before",
     )
+    stack: Literal["netacc", "kernel-tcp"] | None = Field(
+        default=None,
+        description="its stack, with the costs of that stack's profile; else the scenario's. Workloads on "
+        "links and on kernel TCP share hosts and network",
+    )
     servers: Count = 1
     clients: Count | None = Field(default=None, description="hosts with clients; flows: their file has them")
     connections: Count = Field(

@@ -26,6 +26,7 @@ from netacc_lab.sim.model import (
     FaultKind,
     Scenario,
     Sizes,
+    Stack,
     StackKind,
     StackValues,
     Workload,
@@ -36,7 +37,7 @@ from netacc_lab.sim.topology import Graph, build
 UDP_HEADERS = 28
 
 #: Of the resolved form.
-FORMAT = 4
+FORMAT = 5
 
 Resolved = dict[str, Any]
 
@@ -162,7 +163,8 @@ def resolve(scenario: Scenario, file: Path) -> Resolved:
     device = profiles.device(scenario.device.profile, scenario.device, file)
     stack = _stack(scenario, file)
     resolved_device = _device(device, scenario, file)
-    buffers.check(scenario, graph, buffers.longest_frame(resolved_device, stack), file)
+    groups = [_group(number, scenario, graph, parts, file) for number in range(len(scenario.workload))]
+    buffers.check(scenario, graph, buffers.longest_frame(resolved_device, stack, groups), file)
     measure = scenario.measure
     end = measure.warmup + measure.duration
     return {
@@ -178,7 +180,7 @@ def resolve(scenario: Scenario, file: Path) -> Resolved:
         "device": resolved_device,
         "stack": stack,
         "processors": _processors(scenario, file),
-        "groups": [_group(number, scenario, graph, parts, file) for number in range(len(scenario.workload))],
+        "groups": groups,
         "faults": _faults(scenario, graph, parts, file),
         "measure": {
             "warmup_ns": measure.warmup,
@@ -216,9 +218,32 @@ def _device(device: DeviceValues, scenario: Scenario, file: Path) -> Resolved:
     return declared.resolved("device", device)
 
 
-def _stack(scenario: Scenario, file: Path) -> Resolved:
+def _kind(workload: Workload, scenario: Scenario) -> StackKind:
+    """The stack of a workload."""
+    return scenario.stack.kind if workload.stack is None else StackKind(workload.stack)
+
+
+def _check_stacks(scenario: Scenario, file: Path) -> None:
+    """Workloads may have other stacks than the scenario's only where these are the same to a host."""
     stack = scenario.stack
-    promoted = stack.kind is StackKind.NETACC
+    mixed = [n for n, each in enumerate(scenario.workload) if _kind(each, scenario) is not stack.kind]
+    if not mixed:
+        return
+    key = f"workload.{mixed[0]}.stack"
+    if stack.kind not in (StackKind.NETACC, StackKind.KERNEL_TCP):
+        raise refuse(file, key, f"must be left out: {stack.kind} has all of a host")
+    if stack.stack_thread:
+        raise refuse(file, key, "must be left out: stack.stack-thread is of a stack that has all of a host")
+    if stack.anchor == "memory":
+        raise refuse(
+            file, "stack.anchor", "must be tcp: workloads on links and on kernel TCP share the network"
+        )
+
+
+def _stack(scenario: Scenario, file: Path) -> Resolved:
+    _check_stacks(scenario, file)
+    stack = scenario.stack
+    promoted = any(_kind(each, scenario) is StackKind.NETACC for each in scenario.workload)
     in_memory = promoted and stack.anchor == "memory"
     for name, senseless in (
         ("nacc", not promoted),
@@ -227,14 +252,16 @@ def _stack(scenario: Scenario, file: Path) -> Resolved:
         ("tcp_mtu", in_memory),
     ):
         if senseless and name in stack.model_fields_set:
-            why = "TCP is in memory" if promoted else f"nothing is promoted on {stack.kind}"
+            why = "TCP is in memory" if promoted else "nothing is promoted on the stacks of the workloads"
             raise refuse(file, f"stack.{name.replace('_', '-')}", f"has no effect: {why}")
     # TCP's packets take the NICs' times, but none of their other values.
     of_tcp = {each.field for each in declared.TABLES["device"] if each.section == "costs"}
     given = sorted(scenario.device.model_fields_set - {"profile", "interrupt_interval"} - of_tcp)
     if given and not promoted:
         raise refuse(
-            file, f"device.{given[0].replace('_', '-')}", f"has no effect: {stack.kind} uses no RDMA"
+            file,
+            f"device.{given[0].replace('_', '-')}",
+            "has no effect: the stacks of the workloads use no RDMA",
         )
     if not 576 <= stack.tcp_mtu <= 65535:
         raise refuse(file, "stack.tcp-mtu", f"{stack.tcp_mtu} bytes: from 576B to 65535B")
@@ -245,7 +272,6 @@ def _stack(scenario: Scenario, file: Path) -> Resolved:
     if nacc.NACC_SOR_MSG_SIZE * 2 > nacc.NACC_RING_SIZE:
         raise refuse(file, "stack.nacc.NACC_SOR_MSG_SIZE", "is more than half of NACC_RING_SIZE")
     return {
-        "promote": promoted,
         "tcp_buffer_bytes": 0 if in_memory else stack.tcp_buffer,
         "tcp_mtu_bytes": stack.tcp_mtu,
         "ring_bytes": nacc.NACC_RING_SIZE,
@@ -258,7 +284,6 @@ def _stack(scenario: Scenario, file: Path) -> Resolved:
 def _processors(scenario: Scenario, file: Path) -> Resolved | None:
     host = profiles.host(scenario.host.profile, file)
     stack, chosen = scenario.stack, scenario.host
-    values = profiles.stack(stack.profile or stack.kind, stack, file)
     if host.free:
         of_processors = [
             "server_threads",
@@ -282,20 +307,37 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
         return None
     redis = any(workload.kind == "redis-like" for workload in scenario.workload)
     server_loop = chosen.server_loop or ("batches" if redis else "turns")
-    resolved = declared.resolved("stack", values)
-    factor = _work_factor(scenario, host)
-    for each in declared.TABLES["stack"]:
-        if each.unit == "distribution":
-            section = resolved[each.section]
-            section[each.key] = costs.scaled(section[each.key], factor)
+    values = profiles.stack(stack.profile or stack.kind, stack, file)
     return {
         "cores": host.cores if chosen.cores is None else chosen.cores,
         "server_threads": chosen.server_threads,
         "client_threads": chosen.client_threads,
         "server_loop": server_loop,
         "client_loop": chosen.client_loop or server_loop,
-        **resolved,
+        **_scaled(values, _work_factor(scenario, host)),
     }
+
+
+def _scaled(values: StackValues, factor: float) -> Resolved:
+    """The costs of a stack, where work takes so many times as long."""
+    resolved = declared.resolved("stack", values)
+    for each in declared.TABLES["stack"]:
+        if each.unit == "distribution":
+            section = resolved[each.section]
+            section[each.key] = costs.scaled(section[each.key], factor)
+    return resolved
+
+
+def _of_stack(workload: Workload, scenario: Scenario, file: Path) -> Resolved:
+    """The part of a group that follows from its stack: costs only where they are not the hosts'."""
+    kind = _kind(workload, scenario)
+    found: Resolved = {"promote": kind is StackKind.NETACC, "costs": None}
+    host = profiles.host(scenario.host.profile, file)
+    if kind is not scenario.stack.kind and not host.free:
+        # Without the scenario's costs: they are of its own stack.
+        values = profiles.stack(kind, Stack(), file)
+        found |= {"costs": _scaled(values, _work_factor(scenario, host))["costs"]}
+    return found
 
 
 def _work_factor(scenario: Scenario, host: profiles.HostValues) -> float:
@@ -339,6 +381,7 @@ def _group(
     measure = scenario.measure
     return {
         "name": workload.name,
+        **_of_stack(workload, scenario, file),
         "clients": [{"client": c, "server": s, "connections": n} for (c, s), n in pairs.items()],
         "request": request,
         "response": response,
@@ -355,11 +398,11 @@ def _group(
 
 
 def _flows(workload: Workload, scenario: Scenario, graph: Graph, key: str, file: Path) -> Resolved:
-    for name in sorted(workload.model_fields_set - {"name", "kind", "flows"}):
+    for name in sorted(workload.model_fields_set - {"name", "kind", "stack", "flows"}):
         raise refuse(file, f"{key}.{name.replace('_', '-')}", "has no effect: the file has the flows")
     if workload.flows is None:
         raise refuse(file, f"{key}.flows", "is missing: flows needs it")
-    _check_few_requests(scenario, file)
+    _check_few_requests(workload, scenario, file)
     found = flows.read(file.parent / workload.flows, graph.hosts)
     measure = scenario.measure
     if found[-1].start_ns >= measure.duration:
@@ -367,6 +410,7 @@ def _flows(workload: Workload, scenario: Scenario, graph: Graph, key: str, file:
         raise refuse(file, "measure.duration", text)
     return {
         "name": workload.name,
+        **_of_stack(workload, scenario, file),
         "clients": [{"client": each.src, "server": each.dst, "connections": 1} for each in found],
         "arrival": {
             "kind": "flows",
@@ -378,7 +422,9 @@ def _flows(workload: Workload, scenario: Scenario, graph: Graph, key: str, file:
 
 
 def _collective(workload: Workload, scenario: Scenario, graph: Graph, key: str, file: Path) -> Resolved:
-    for name in sorted(workload.model_fields_set - {"name", "kind", "collective", "clients", "request"}):
+    for name in sorted(
+        workload.model_fields_set - {"name", "kind", "stack", "collective", "clients", "request"}
+    ):
         raise refuse(file, f"{key}.{name.replace('_', '-')}", "has no effect: a collective operation is one")
     if workload.collective is None:
         raise refuse(file, f"{key}.collective", "is missing: a collective operation has a kind")
@@ -389,18 +435,19 @@ def _collective(workload: Workload, scenario: Scenario, graph: Graph, key: str, 
     bins = workload.request.mix if workload.request else []
     if len(bins) != 1 or bins[0].min != bins[0].max:
         raise refuse(file, f"{key}.request", "must be one length: that of each host's buffer")
-    _check_few_requests(scenario, file)
+    _check_few_requests(workload, scenario, file)
     made = collectives.plan(workload.collective, count, bins[0].max)
     return {
         "name": workload.name,
+        **_of_stack(workload, scenario, file),
         **collectives.resolved(made, order[:count]),
         "start_ns": scenario.measure.warmup,
         **PLANNED,
     }
 
 
-def _check_few_requests(scenario: Scenario, file: Path) -> None:
-    if scenario.stack.kind is StackKind.NETACC and scenario.stack.anchor != "memory":
+def _check_few_requests(workload: Workload, scenario: Scenario, file: Path) -> None:
+    if _kind(workload, scenario) is StackKind.NETACC and scenario.stack.anchor != "memory":
         text = "must be memory: connections have so few requests that these would go over TCP"
         raise refuse(file, "stack.anchor", text)
 

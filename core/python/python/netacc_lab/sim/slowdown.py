@@ -44,17 +44,18 @@ def slowdowns(runs: Iterable[Recorded]) -> list[Slowdown]:
 def _flows(run: Recorded) -> list[tuple[int, float]]:
     """Bytes and slowdown of each."""
     scenario = run.meta["scenario"]
-    of_flows: dict[int, tuple[int, int]] = {}
+    # By conversation: its group, and its ends.
+    of_flows: dict[int, tuple[int, int, int]] = {}
     first = 0
-    for group in scenario["groups"]:
-        ends = [(c["client"], c["server"]) for c in group["clients"] for _ in range(c["connections"])]
+    for number, group in enumerate(scenario["groups"]):
+        ends = [(number, c["client"], c["server"]) for c in group["clients"] for _ in range(c["connections"])]
         if group["arrival"]["kind"] == "flows":
-            of_flows |= {first + number: pair for number, pair in enumerate(ends)}
+            of_flows |= {first + place: pair for place, pair in enumerate(ends)}
         first += len(ends)
     path = run.folder / "samples.csv"
     if not of_flows or not path.exists():
         return []
-    pairs: dict[tuple[int, int], _Path] = {}
+    pairs: dict[tuple[int, int, int], _Path] = {}
     found = []
     with path.open(newline="") as opened:
         for row in csv.DictReader(opened):
@@ -62,7 +63,8 @@ def _flows(run: Recorded) -> list[tuple[int, float]]:
             if ends_of is None:
                 continue
             if ends_of not in pairs:
-                pairs[ends_of] = _Path.of(scenario, *ends_of)
+                of_group, client, server = ends_of
+                pairs[ends_of] = _Path.of(scenario, scenario["groups"][of_group], client, server)
             size = int(row["request_bytes"])
             found.append((size, int(row["latency_ns"]) / pairs[ends_of].ideal_ns(size)))
     return found
@@ -85,13 +87,13 @@ class _Path:
     nics_ns: int
 
     @classmethod
-    def of(cls, scenario: Mapping[str, Any], client: int, server: int) -> _Path:
+    def of(cls, scenario: Mapping[str, Any], group: Mapping[str, Any], client: int, server: int) -> _Path:
         links = _shortest(scenario["network"]["links"], client, server)
         device, stack = scenario["device"], scenario["stack"]
         costs = device["costs"]
         passed = ("request_fetch_ns", "payload_fetch_ns", "placement_ns", "completion_ns", "doorbell_ns")
         nics = sum(costs[name] for name in (*passed, "transmit_packet_ns", "receive_packet_ns"))
-        if stack["promote"]:
+        if group["promote"]:
             payload, headers = device["nic"]["mtu_bytes"], HEADER_BYTES
         else:
             payload, headers = stack["tcp_mtu_bytes"] - TCP_HEADERS, ETHERNET_BYTES + TCP_HEADERS
