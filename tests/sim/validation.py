@@ -484,8 +484,8 @@ def deployment_set(folder: Path) -> list[Row]:
                 "uplink-delay": "1us",
                 "placement": placement,
             },
-            device={"profile": "erdma-proxy", "placement": "1235ns", "completion": "1235ns"},
-            workload=[{"name": "write", "clients": 1, "request": "2B", "response": "2B"}],
+            device={"profile": "erdma-proxy", "placement": "3988ns"},
+            workload=[{"name": "write", "kind": "verbs", "clients": 1, "request": "2B", "response": "2B"}],
             measure={"warmup": "2ms", "duration": "5ms", "seeds": [1]},
         )
         half = mean(point, "write", "p50_ns") / 2000

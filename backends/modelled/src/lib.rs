@@ -31,6 +31,7 @@ mod net;
 mod simulator;
 mod state;
 mod tcp;
+mod verbs;
 
 pub use cluster::Cluster;
 pub use config::{HostConfig, Interrupts};
@@ -38,3 +39,4 @@ pub use device::HostDevice;
 pub use id::HostId;
 pub use simulator::{PlainSimulator, Simulator};
 pub use tcp::{Corrupt, TcpWires};
+pub use verbs::{VerbsEnd, VerbsEvent};

@@ -1,6 +1,6 @@
 //! The tables of a cluster: hosts, their queues and regions, and the bytes in flight. One lock guards them all.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use netacc_device::tables::{CompletionQueues, QueueDepths, Refusal, Regions, StreamTable};
 use netacc_device::{
@@ -12,6 +12,7 @@ use crate::config::HostConfig;
 use crate::connecting::{Attempt, Message, NicCommand, Pending};
 use crate::id::HostId;
 use crate::net::Net;
+use crate::verbs::VerbsEvent;
 
 /// An end of a connection, anywhere in the cluster.
 pub(crate) type End = (NodeId, QueuePairId);
@@ -39,12 +40,21 @@ pub(crate) struct Outgoing {
     pub(crate) destroyed: bool,
 }
 
+/// The queue pairs of a host's programs that use verbs themselves, and what these have not polled.
+#[derive(Default)]
+pub(crate) struct Verbs {
+    pub(crate) queue_pairs: BTreeSet<QueuePairId>,
+    pub(crate) events: VecDeque<VerbsEvent>,
+}
+
 pub(crate) struct HostState {
     pub(crate) config: HostConfig,
     pub(crate) cqs: CompletionQueues,
     /// With the key of their first region.
     pub(crate) qps: BTreeMap<QueuePairId, RemoteKey>,
     pub(crate) regions: Regions,
+    /// The queue pairs of programs that use verbs themselves.
+    pub(crate) verbs: Verbs,
     /// The events for the process; and whether an event includes the work of making a link.
     pub(crate) events: VecDeque<(CmEvent, bool)>,
     /// The number of events that its helper thread may take; `None`: all.
@@ -79,6 +89,7 @@ impl HostState {
             config,
             cqs: CompletionQueues::default(),
             qps: BTreeMap::new(),
+            verbs: Verbs::default(),
             events: VecDeque::new(),
             released: None,
             commanded: VecDeque::new(),
@@ -161,7 +172,11 @@ impl State {
 
     /// Copies bytes that have arrived to their place.
     fn place(&mut self, host: HostId, placement: Placement) {
-        let Placement { from, message, offset, len, target, .. } = placement;
+        let Placement { qp, from, message, offset, len, target } = placement;
+        let verbs = &mut self.hosts[host.0 as usize].verbs;
+        if verbs.queue_pairs.contains(&qp) {
+            return verbs.events.push_back(VerbsEvent::Placed(qp, len));
+        }
         // Receives have no room, so the NIC has refused every SEND that has bytes.
         let Target::Region { rkey, remote } = target else { return };
         let Some(posted) = self.outgoing.get(&from).and_then(|o| o.posted.iter().find(|p| p.message == message)) else {
@@ -180,6 +195,12 @@ impl State {
 
     /// A completion of `qp` is visible: its queue reports it, and interrupts a sleeper.
     fn report(&mut self, host: HostId, qp: QueuePairId, now: Instant) {
+        if self.hosts[host.0 as usize].verbs.queue_pairs.contains(&qp) {
+            while let Some(completion) = self.nic(host).poll_completion(now, qp) {
+                self.host(host).verbs.events.push_back(VerbsEvent::Completed(completion));
+            }
+            return;
+        }
         let state = &mut self.hosts[host.0 as usize];
         state.cqs.report(qp, now + state.config.nic.costs.interrupt);
     }

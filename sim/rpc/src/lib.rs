@@ -2,7 +2,7 @@
 //!
 //! Each host has one process with an [`Endpoint`](netacc_driver::Endpoint). A [`Conversation`] is a TCP connection between two of
 //! them that is promoted; the client sends requests by its plan, and the server answers each when it has all of it. Or it
-//! is a client that makes short connections, each for some requests (`short`), or one that sends datagrams (`datagrams`).
+//! is a client that makes short connections, each for some requests (`short`), one that sends datagrams (`datagrams`), or one that uses verbs without the core (`verbs`).
 //! Every byte is checked. The owner of the network drives a [`Run`]: [`run_plain`] with the plain network, or a simulator.
 //!
 //! # Invariants
@@ -31,6 +31,7 @@ mod short;
 mod short_client;
 mod stages;
 mod turns;
+mod verbs;
 mod work;
 mod workload;
 
@@ -41,4 +42,4 @@ pub use plain::run_plain;
 pub use process::{Broken, StackConfig};
 pub use run::Run;
 pub use stages::TracedMessage;
-pub use workload::{Arrival, Conversation, Dependent, Pause, Received, Recorded, SizeBin, Sizes, Transport};
+pub use workload::{Arrival, Conversation, Dependent, Pause, Received, Recorded, SizeBin, Sizes, Transport, Verb};

@@ -139,7 +139,8 @@ impl Run {
     /// Requests that were made and not answered.
     pub fn unanswered(&self) -> u64 {
         let of_connections = self.connections.iter().map(|(_, connection)| connection.exchanges.len() as u64);
-        of_connections.chain(self.flows.iter().flatten().map(Flow::unanswered)).sum()
+        of_connections.chain(self.flows.iter().flatten().map(Flow::unanswered)).sum::<u64>()
+            + self.exchanges.unanswered()
     }
 
     /// Virtual time.
@@ -153,6 +154,7 @@ impl Run {
         let waits = |due: Option<Instant>| due.is_some_and(|due| due <= now);
         self.connections.iter().any(|(_, t)| !t.exchanges.is_empty() || waits(t.source.due()))
             || self.flows.iter().flatten().any(|flow| flow.is_waiting(now))
+            || self.exchanges.unanswered() > 0
     }
 
     /// Whether everything was asked and answered.

@@ -20,7 +20,8 @@ use crate::measured::{Carried, Measured, Sample, ShortConnection};
 use crate::process::{endpoint, Broken, ReadyStreams};
 use crate::short_client::ShortClient;
 use crate::stages::TracedMessage;
-use crate::workload::{Arrival, Conversation, Dependent, Received};
+use crate::verbs::VerbsExchanges;
+use crate::workload::{Arrival, Conversation, Dependent, Received, Transport};
 
 /// The reason for which a host is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,10 @@ pub(crate) enum Due {
     Datagrams(usize),
     /// A flow of datagrams: those that were sent too long ago are lost.
     DatagramExpiry(usize),
+    /// The conversation by verbs of this number: its client may post.
+    Verbs(usize),
+    /// The conversation by verbs of this number: a message is in memory on this side.
+    Written(usize, usize),
 }
 
 /// The process of one host, and the times at which it has something to do.
@@ -136,6 +141,8 @@ pub struct Run {
     pub(crate) short_clients: Vec<Option<ShortClient>>,
     /// By conversation: that of one by datagrams.
     pub(crate) flows: Vec<Option<Flow>>,
+    /// Those by verbs.
+    pub(crate) exchanges: VerbsExchanges,
     /// Short connections whose TCP in memory was used.
     pub(crate) used: UsedWires,
     pub(crate) promotions: Promotions,
@@ -195,6 +202,7 @@ impl Run {
             connected: 0,
             short_clients,
             flows,
+            exchanges: VerbsExchanges::default(),
             used: UsedWires::default(),
             promotions: Promotions { after: config.stack.promote_after, unrequested: VecDeque::new(), promoting: 0 },
             nudged: Vec::new(),
@@ -213,10 +221,16 @@ impl Run {
             }
         }
         for (number, conversation) in config.conversations.iter().enumerate() {
-            let over = match (&run.short_clients[number], &run.flows[number]) {
-                (Some(short_client), _) => short_client.is_over(),
-                (None, Some(flow)) => !flow.is_open(),
-                (None, None) => {
+            let over = match (&run.short_clients[number], &run.flows[number], conversation.transport) {
+                (Some(short_client), ..) => short_client.is_over(),
+                (None, Some(flow), _) => !flow.is_open(),
+                (None, None, Transport::Verbs { verb, answered }) => {
+                    let Some(is_open) = run.join(number, conversation, config, (verb, answered)) else {
+                        return Ok(None);
+                    };
+                    !is_open
+                }
+                (None, None, _) => {
                     let number = run.open(number, conversation, None);
                     run.add_dependents(number, &conversation.arrival);
                     let connection = &mut run.connections[number];

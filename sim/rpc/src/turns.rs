@@ -26,6 +26,7 @@ impl Run {
         }
         (0..self.short_clients.len()).for_each(|conversation| self.plan_connect(conversation));
         (0..self.flows.len()).for_each(|flow| self.plan_datagram(flow));
+        self.exchanges.numbers().for_each(|number| self.plan_verbs(number));
         (0..self.endpoints.len()).for_each(|host| self.turn(host));
     }
 
@@ -168,6 +169,7 @@ impl Run {
         for _ in 0..MAX_POLLS {
             let wake = run_process(&self.endpoints[host], now);
             let mut ready = self.hosts[host].ready.take();
+            self.poll_verbs(host, now);
             self.take_due(host, now, &mut ready);
             for number in &ready {
                 if !self.connections.contains(*number) {
@@ -221,6 +223,8 @@ impl Run {
                 Due::DatagramOut => self.pass_datagram(host),
                 Due::Datagrams(flow) => self.datagrams_due(flow, now),
                 Due::DatagramExpiry(flow) => self.expire_datagrams(flow, now),
+                Due::Verbs(number) => self.post_due_verbs(number, now),
+                Due::Written(number, side) => self.receive_verbs(number, side, now),
             }
         }
     }

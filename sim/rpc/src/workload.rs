@@ -44,6 +44,11 @@ impl Sizes {
         (weight > 0 && bins.iter().all(sane)).then_some(Sizes(bins))
     }
 
+    /// The greatest length.
+    pub(crate) fn longest(&self) -> u32 {
+        self.0.iter().map(|bin| bin.max_bytes).max().unwrap_or(0)
+    }
+
     fn draw(&self, rng: &mut SplitMix64) -> u32 {
         // A fixed length takes nothing from the sequence.
         if let [SizeBin { min_bytes, max_bytes, .. }] = self.0[..] {
@@ -152,6 +157,22 @@ pub enum Transport {
         /// Whether the server answers each with one of its own.
         answered: bool,
     },
+    /// RDMA verbs, without the core: one message on a queue pair for each request.
+    Verbs {
+        /// How messages are sent.
+        verb: Verb,
+        /// Whether the server answers each with one of its own. Without answers a request is over when its completion is polled.
+        answered: bool,
+    },
+}
+
+/// How messages of verbs are sent, and how their receiver learns of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// By RDMA writes: the receiver polls memory.
+    Write,
+    /// By SENDs: the receiver polls its completion queue.
+    Send,
 }
 
 /// A client that asks a server, on one connection that lasts, on many short ones, or by datagrams.

@@ -9,7 +9,9 @@ use netacc_host::{LoopKind, ProcessorConfig};
 use netacc_modelled::HostConfig;
 use netacc_rpc::{Conversation, Dependent, Received, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp, Transport};
 
-use crate::scenario::{self, Arrival, Datagrams, Group, Loop, Pause, Scenario, ScenarioError, SizeBin, Stack};
+use crate::scenario::{
+    self, Arrival, Datagrams, Group, Loop, Pause, Scenario, ScenarioError, SizeBin, Stack, Verb, Verbs,
+};
 
 impl Scenario {
     /// The hosts and their conversations, before the first request.
@@ -103,9 +105,7 @@ impl Scenario {
                 let part = group.start_spread_ns / total.max(1);
                 let offset = part * number + rng.next_u64() % part.max(1);
                 to.push(Conversation {
-                    transport: group.datagrams.map_or(Transport::Stream, |datagrams| Transport::Datagrams {
-                        answered: datagrams == Datagrams::Answered,
-                    }),
+                    transport: transport(group),
                     promoted: group.promote,
                     costs: costs.clone(),
                     client: client.client,
@@ -125,6 +125,20 @@ impl Scenario {
             }
         }
         Ok(())
+    }
+}
+
+fn transport(group: &Group) -> Transport {
+    match (group.verbs, group.datagrams) {
+        (Some(Verbs { verb, answered }), _) => {
+            let verb = match verb {
+                Verb::Write => netacc_rpc::Verb::Write,
+                Verb::Send => netacc_rpc::Verb::Send,
+            };
+            Transport::Verbs { verb, answered }
+        }
+        (None, Some(datagrams)) => Transport::Datagrams { answered: datagrams == Datagrams::Answered },
+        (None, None) => Transport::Stream,
     }
 }
 

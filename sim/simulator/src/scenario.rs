@@ -152,6 +152,8 @@ pub struct Group {
     pub requests_per_connection: Option<NonZeroU32>,
     /// Requests are UDP datagrams, and whether each is answered with one. `None`: connections carry them.
     pub datagrams: Option<Datagrams>,
+    /// Requests are messages of RDMA verbs, without the core. `None`: connections or datagrams carry them.
+    pub verbs: Option<Verbs>,
     /// When requests come.
     pub arrival: Arrival,
     /// First requests are due from then on.
@@ -174,6 +176,26 @@ pub enum Datagrams {
     Answered,
     /// It takes each.
     Taken,
+}
+
+/// Messages of RDMA verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Verbs {
+    /// How they are sent.
+    pub verb: Verb,
+    /// The server answers each with one of its own.
+    pub answered: bool,
+}
+
+/// How messages of RDMA verbs are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verb {
+    /// By RDMA writes; the receiver polls memory.
+    Write,
+    /// By SENDs; the receiver polls its completion queue.
+    Send,
 }
 
 /// Connections from one host to another.
@@ -347,6 +369,8 @@ impl Scenario {
         let connections = |g: &Group| g.clients.iter().map(|c| c.connections as usize).sum::<usize>();
         let unlike = |g: &Group| matches!(&g.arrival, Arrival::Flows { flows } if flows.len() != connections(g));
         refuse(self.groups.iter().any(unlike), "a group has as many flows as connections")?;
+        let both = |g: &Group| g.verbs.is_some() && (g.datagrams.is_some() || g.requests_per_connection.is_some());
+        refuse(self.groups.iter().any(both), "a group by verbs has no datagrams and no short connections")?;
         let bad_after = |g: &Group| {
             let Arrival::After { requests } = &g.arrival else { return false };
             let mut on = requests.iter().flatten().flat_map(|dependent| &dependent.after);

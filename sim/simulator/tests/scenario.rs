@@ -19,7 +19,7 @@ fn smallest() -> serde_json::Value {
         },
         "groups": [{
             "name": "all", "promote": true, "costs": null, "clients": [{"client": 0, "server": 1, "connections": 3}], "requests_per_connection": null,
-            "datagrams": null,
+            "datagrams": null, "verbs": null,
             "request": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "response": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "arrival": {"kind": "closed", "depth": 1, "think": {"mean_ns": 0, "exponential": false}},

@@ -23,8 +23,8 @@ _SWITCH = "topology.switch"
 
 def longest_frame(device: dict[str, Any], stack: dict[str, Any], groups: list[dict[str, Any]]) -> int:
     """Bytes of the longest frame of a run on the wire, from the resolved device, stack and groups."""
-    promoted = any(group["promote"] for group in groups)
-    of_nic = device["nic"]["mtu_bytes"] + HEADER_BYTES if promoted else 0
+    of_rdma = any(group["promote"] or group["verbs"] for group in groups)
+    of_nic = device["nic"]["mtu_bytes"] + HEADER_BYTES if of_rdma else 0
     of_tcp = stack["tcp_mtu_bytes"] + ETHERNET_BYTES if stack["tcp_buffer_bytes"] else 0
     return int(max(of_nic, of_tcp))
 

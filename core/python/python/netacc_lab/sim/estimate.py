@@ -23,7 +23,7 @@ def seconds(resolved: Resolved) -> float:
     groups = resolved["groups"]
     found = 0.0
     for group in groups:
-        a_second = EVENTS_A_SECOND if group["promote"] else EVENTS_A_SECOND_OF_TCP
+        a_second = EVENTS_A_SECOND if group["promote"] or group["verbs"] else EVENTS_A_SECOND_OF_TCP
         found += events({**resolved, "groups": [group]}) / a_second
     return found
 
@@ -61,7 +61,7 @@ def events(resolved: Resolved) -> int:
             if group["requests_per_connection"]:
                 # Connecting takes another way there and back.
                 alone += 2 * hops * delay / each
-            processors = resolved["processors"]
+            processors = None if group["verbs"] else resolved["processors"]
             if processors:
                 # Both ends work, and are woken unless they poll.
                 alone += 2 * _work(resolved, group, sum(sizes)) * processors["server_threads"]
@@ -79,7 +79,7 @@ def events(resolved: Resolved) -> int:
                 requests = min(requests, servers * span / _work(resolved, group, sum(sizes)))
         if group["count"] is not None:
             requests = min(requests, each * group["count"] * connections)
-        plain = group["datagrams"] or not group["promote"]
+        plain = group["datagrams"] or not (group["promote"] or group["verbs"])
         of_packet = EVENTS_A_PLAIN_PACKET if plain else EVENTS_A_PACKET
         total += requests * packets * (hops * EVENTS_A_HOP + of_packet)
         if group["requests_per_connection"]:

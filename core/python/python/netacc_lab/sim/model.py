@@ -215,12 +215,15 @@ class Workload(Strict):
         "flows",
         "collective",
         "datagrams",
+        "verbs",
     ] = Field(
         default="request-response",
         description="flows: each line of a file is a message between two hosts; collective: one operation "
         "of all hosts with clients, as MPI has it; datagrams: UDP, "
         "one datagram for a request; answered if there is a response, else a "
-        "closed loop sends the next when the call is over that has sent the one before",
+        "closed loop sends the next when the call is over that has sent the one before; verbs: queue pairs "
+        "without the library, one message for a request; answered by the same verb if there is a response, "
+        "as ib_write_lat and ib_send_lat do, else complete when the sender polls its completion (ib_write_bw)",
     )
     stack: Literal["netacc", "kernel-tcp"] | None = Field(
         default=None,
@@ -259,6 +262,11 @@ class Workload(Strict):
         default=None,
         description="collective: all-to-all, or an all-reduce in a ring or up and down a tree; `request` is "
         "the buffer of each host",
+    )
+    verb: Literal["write", "send"] | None = Field(
+        default=None,
+        description="verbs: RDMA writes, whose receiver polls memory, or SENDs, whose receiver polls a "
+        "completion queue; else writes",
     )
     trace: str | None = Field(default=None, description="trace-replay: a CSV file beside the scenario")
     flows: str | None = Field(

@@ -49,6 +49,7 @@ PLANNED: Resolved = {
     "response": _ONE_BYTE,
     "requests_per_connection": None,
     "datagrams": None,
+    "verbs": None,
     "start_spread_ns": 0,
     "count": None,
     "service_ns": 0,
@@ -219,8 +220,12 @@ def _device(device: DeviceValues, scenario: Scenario, file: Path) -> Resolved:
 
 
 def _kind(workload: Workload, scenario: Scenario) -> StackKind:
-    """The stack of a workload."""
+    """The stack of a workload. One by verbs has none, and the scenario's stands for it."""
     return scenario.stack.kind if workload.stack is None else StackKind(workload.stack)
+
+
+def _is_promoted(workload: Workload, scenario: Scenario) -> bool:
+    return workload.kind != "verbs" and _kind(workload, scenario) is StackKind.NETACC
 
 
 def _check_stacks(scenario: Scenario, file: Path) -> None:
@@ -243,7 +248,8 @@ def _check_stacks(scenario: Scenario, file: Path) -> None:
 def _stack(scenario: Scenario, file: Path) -> Resolved:
     _check_stacks(scenario, file)
     stack = scenario.stack
-    promoted = any(_kind(each, scenario) is StackKind.NETACC for each in scenario.workload)
+    promoted = any(_is_promoted(each, scenario) for each in scenario.workload)
+    uses_rdma = promoted or any(each.kind == "verbs" for each in scenario.workload)
     in_memory = promoted and stack.anchor == "memory"
     for name, senseless in (
         ("nacc", not promoted),
@@ -257,7 +263,7 @@ def _stack(scenario: Scenario, file: Path) -> Resolved:
     # TCP's packets take the NICs' times, but none of their other values.
     of_tcp = {each.field for each in declared.TABLES["device"] if each.section == "costs"}
     given = sorted(scenario.device.model_fields_set - {"profile", "interrupt_interval"} - of_tcp)
-    if given and not promoted:
+    if given and not uses_rdma:
         raise refuse(
             file,
             f"device.{given[0].replace('_', '-')}",
@@ -331,7 +337,7 @@ def _scaled(values: StackValues, factor: float) -> Resolved:
 def _of_stack(workload: Workload, scenario: Scenario, file: Path) -> Resolved:
     """The part of a group that follows from its stack: costs only where they are not the hosts'."""
     kind = _kind(workload, scenario)
-    found: Resolved = {"promote": kind is StackKind.NETACC, "costs": None}
+    found: Resolved = {"promote": _is_promoted(workload, scenario), "costs": None}
     host = profiles.host(scenario.host.profile, file)
     if kind is not scenario.stack.kind and not host.free:
         # Without the scenario's costs: they are of its own stack.
@@ -387,6 +393,7 @@ def _group(
         "response": response,
         "requests_per_connection": (workload.requests_per_connection or 1) if short else None,
         "datagrams": datagrams,
+        "verbs": _verbs(workload, key, file),
         "arrival": _arrival(workload, key, file),
         # All at once for an incast; else apart, as nothing in reality begins at one instant.
         "start_ns": workload.start + (measure.warmup if incast else 0),
@@ -459,6 +466,18 @@ def _fit_datagrams(sizes: list[Resolved], scenario: Scenario, key: str, file: Pa
     if longest > most:
         text = f"a datagram of {longest} bytes: at most {most} fit into a packet (stack.tcp-mtu)"
         raise refuse(file, key, text)
+
+
+def _verbs(workload: Workload, key: str, file: Path) -> Resolved | None:
+    if workload.kind != "verbs":
+        if workload.verb is not None:
+            raise refuse(file, f"{key}.verb", f"has no effect: the workload is {workload.kind}")
+        return None
+    for name in ("stack", "service", "client_service"):
+        if name in workload.model_fields_set:
+            text = "has no effect: programs that use verbs themselves poll on cores of their own"
+            raise refuse(file, f"{key}.{name.replace('_', '-')}", text)
+    return {"verb": workload.verb or "write", "answered": workload.response is not None}
 
 
 def _service(workload: Workload, scenario: Scenario, key: str, file: Path) -> int:
