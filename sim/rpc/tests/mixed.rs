@@ -65,6 +65,9 @@ fn each_stack_has_its_own_costs() {
     let busy = |plans: Vec<Conversation>| run(plans).usage[1].expect("it has processors").busy;
     let cheap = busy(vec![plan(0, 1, false)]);
     assert_eq!(busy(vec![dear.clone()]) - cheap, ns(50 * 3 * 1_000));
+    // They are paid when the calls are made: to send, to read and answer, and to read.
+    let first = |plan| run(vec![plan]).measured[0].latencies_ns[0];
+    assert!(first(dear.clone()) - first(plan(0, 1, false)) >= 7 * 1_000);
     let link = busy(vec![plan(0, 1, true)]);
     // Two connections on one thread: a call that asks is for one of them, as before.
     assert_eq!(busy(vec![dear, plan(0, 1, true)]), link + cheap + ns(50 * 3 * 1_000));
