@@ -8,7 +8,7 @@
 //! # Invariants
 //! * At most `cores` threads run at a time, and none waits for a core while one is free.
 //! * Threads do not interrupt each other's work: it takes microseconds, which no scheduler divides. The operating system's
-//!   [interruptions](ProcessorConfig::noise) do.
+//!   [interruptions](ProcessorConfig::noise) and [softirqs](Processors::softirq) do.
 //! * Everything random comes from the seed, in integers. Costs that are constant take nothing from it.
 //!
 //! Not modelled: preferences of threads for cores, caches, frequencies, and a scheduler that moves a thread away from an interrupted
@@ -27,10 +27,12 @@ use netacc_parameters::{parameters, Distribution};
 mod datagram_queue;
 mod event_loop;
 mod interruptions;
+mod saving;
 mod stack_thread;
 
 pub use datagram_queue::DatagramQueue;
 pub use event_loop::{EventLoop, LoopKind, Part, Step};
+pub use saving::Saving;
 pub use stack_thread::StackThread;
 
 use interruptions::Interruptions;
@@ -60,8 +62,17 @@ parameters! {
         promotion: Distribution = Distribution::ZERO;
         /// The stack's work for one TCP segment that is sent or received.
         segment: Distribution = Distribution::ZERO;
-        /// Bytes of such a segment; with segmentation offload many times a packet's.
+        /// Bytes of such a segment; with segmentation offload (TSO) many times a packet's.
         segment_size_bytes: u32 = 1448, at least 1;
+        /// Bytes of a received segment, of packets that receive offload (GRO) has joined; 0 for as many as of one that is sent.
+        receive_segment_size_bytes: u32 = 0;
+        /// The work for each received packet that receive offload does not save: the driver's, and joining.
+        packet: Distribution = Distribution::ZERO;
+        /// Bytes of payload of such a packet.
+        packet_size_bytes: u32 = 1448, at least 1;
+        /// The interrupt of a core does the work of received segments and packets of TCP before any thread has that core (softirq),
+        /// and a program learns of the bytes after it. Else the thread does that reads them.
+        softirq: bool = false;
         /// A thread of the stack does the work of segments, on a core of its own. Else the thread does that makes the call.
         stack_thread: bool = false;
         /// UDP datagrams that wait for a program at one socket, at most; more are dropped. The default is what Linux' buffer of
@@ -76,6 +87,16 @@ parameters! {
         noise_interval: Duration = Duration::ZERO;
         /// How long one of them keeps the core.
         noise: Distribution = Distribution::ZERO;
+        /// Between two saves of a server in the background, by the first of its threads (Redis' BGSAVE); 0 for none.
+        save_interval: Duration = Duration::ZERO;
+        /// How long the fork for a save keeps that thread.
+        fork: Distribution = Distribution::ZERO;
+        /// The processor time of a save's child.
+        save: Duration = Duration::ZERO;
+        /// How long the child has a core at a time. The default is Linux' least slice on eight and more processors.
+        save_slice: Duration = Duration::from_millis(3), at least 1;
+        /// Copying the page that a request is the first to write while a child saves, for each request that is served then.
+        copy_on_write: Distribution = Distribution::ZERO;
     }
     beside {
         /// Cores; 0 for as many as there are threads.
@@ -107,6 +128,18 @@ impl ProcessorConfig {
         (!idle).then_some(self.workers() as u32)
     }
 
+    /// The number of the child that saves, after all threads. `None` if the program does not save.
+    pub fn saver(&self) -> Option<u32> {
+        let threads = self.workers() + usize::from(self.helper().is_some());
+        (!self.save_interval.is_zero()).then_some(threads as u32)
+    }
+
+    /// The work of receiving so many bytes from TCP: their segments and packets.
+    pub fn receiving(&self, bytes: u64, seed: u64) -> Duration {
+        let received = Work { tcp_bytes: [bytes, 0], ..Work::default() };
+        ProcessorConfig { softirq: false, ..self.clone() }.time(&received, seed)
+    }
+
     /// The time that a core needs for work. The seed decides the random part of it: with the same seed, more work of a kind
     /// takes that much longer, and the rest as long.
     pub fn time(&self, work: &Work, seed: u64) -> Duration {
@@ -119,20 +152,30 @@ impl ProcessorConfig {
         // Whole picoseconds a byte.
         let per_kib = sum(&self.copy_per_kib, 1).as_nanos();
         let copying = u128::from(work.bytes) * (per_kib * 1000 / 1024) / 1000;
-        let of_bytes = |bytes: u64| bytes.div_ceil(u64::from(self.segment_size_bytes.max(1)));
-        let segments = match self.stack_thread {
-            true => Ok(0),
-            false => u32::try_from(work.tcp_bytes.map(of_bytes).iter().sum::<u64>() + u64::from(work.datagrams)),
+        let [read, written] = work.tcp_bytes;
+        let read = if self.softirq { 0 } else { read };
+        let pieces = |bytes: u64, size: u32| bytes.div_ceil(u64::from(size.max(1)));
+        let receive_size = match self.receive_segment_size_bytes {
+            0 => self.segment_size_bytes,
+            size => size,
         };
+        let segments = pieces(read, receive_size) + pieces(written, self.segment_size_bytes);
+        let (segments, packets) = match self.stack_thread {
+            true => (0, 0),
+            false => (segments + u64::from(work.datagrams), pieces(read, self.packet_size_bytes)),
+        };
+        let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         sum(&self.library_call, work.library_calls)
             + sum(&self.system_call, work.system_calls)
             + sum(&self.connection, work.connections)
             + sum(&self.link, work.links)
             + sum(&self.promotion, work.promotions)
-            + sum(&self.segment, segments.unwrap_or(u32::MAX))
+            + sum(&self.segment, count(segments))
             + Duration::from_nanos(u64::try_from(copying).unwrap_or(u64::MAX))
             + work.service
             + sum(&self.sleep, work.sleeps)
+            + sum(&self.packet, count(packets))
+            + sum(&self.copy_on_write, work.copies)
     }
 
     /// The interruptions of a core.
@@ -165,6 +208,8 @@ pub struct Work {
     pub tcp_bytes: [u64; 2],
     /// UDP datagrams that are sent or received, each a segment.
     pub datagrams: u32,
+    /// Requests that are served while a child saves.
+    pub copies: u32,
     /// The program's own work.
     pub service: Duration,
 }
@@ -172,7 +217,7 @@ pub struct Work {
 /// The use of processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Core time in calls and in the program.
+    /// Core time in calls, in the program, in softirqs, and of a child that saves.
     pub busy: Duration,
     /// Core time in polling without work.
     pub polling: Duration,
@@ -197,6 +242,8 @@ enum Thread {
 struct Core {
     is_free: bool,
     interruptions: Interruptions,
+    /// The end of the softirqs that have come so far.
+    softirq_until: Instant,
 }
 
 /// See the module documentation.
@@ -219,10 +266,11 @@ pub struct Processors {
 impl Processors {
     /// Processors whose threads all sleep.
     pub fn new(config: ProcessorConfig) -> Processors {
-        let count = config.workers() + usize::from(config.helper().is_some());
+        let count = config.workers() + usize::from(config.helper().is_some()) + usize::from(config.saver().is_some());
         let threads = vec![Thread::Idle(Instant::ZERO); count];
         let cores = if config.cores == 0 { count } else { config.cores as usize };
-        let core = |number| Core { is_free: true, interruptions: config.interruptions(number) };
+        let core =
+            |number| Core { is_free: true, interruptions: config.interruptions(number), softirq_until: Instant::ZERO };
         Processors {
             cores: (0..cores).map(core).collect(),
             random: SplitMix64::new(config.seed),
@@ -282,11 +330,33 @@ impl Processors {
     /// The thread that has just got a core works for this time.
     pub fn work(&mut self, now: Instant, thread: u32, time: Duration) {
         let Thread::Running(core) = self.threads[thread as usize] else { return debug_assert!(false, "it has a core") };
-        let end = self.cores[core].interruptions.end_of_work(now, time);
+        let begin = now.max(self.cores[core].softirq_until);
+        let end = self.cores[core].interruptions.end_of_work(begin, time);
         self.usage.busy += time;
         self.usage.interrupted += end - now - time;
         self.number += 1;
         self.ends.push(Reverse((end, self.number, thread)));
+    }
+
+    /// A softirq of `time` on a core (counted round) before the threads' work: who runs there is done so much later. Returns when
+    /// the softirq is done; one begins after the other.
+    pub fn softirq(&mut self, now: Instant, core: u32, time: Duration) -> Instant {
+        let index = core as usize % self.cores.len();
+        let core = &mut self.cores[index];
+        let done = core.softirq_until.max(now) + time;
+        core.softirq_until = done;
+        self.usage.busy += time;
+        let runs_here = |entry: &Reverse<(Instant, u64, u32)>| {
+            let Reverse((_, _, thread)) = *entry;
+            self.threads[thread as usize] == Thread::Running(index)
+        };
+        if let Some(Reverse((end, number, thread))) = self.ends.iter().copied().find(runs_here) {
+            self.ends.retain(|Reverse((_, other, _))| *other != number);
+            let later = core.interruptions.end_of_work(end, time);
+            self.usage.interrupted += later - end;
+            self.ends.push(Reverse((later, number, thread)));
+        }
+        done
     }
 
     /// A thread whose work is done, and whose core is free.
@@ -486,5 +556,84 @@ mod tests {
             assert!(time(3, 3, seed) >= time(2, 3, seed));
         }
         assert_ne!(time(1, 0, 1), time(1, 0, 2));
+    }
+
+    // Breaks if a softirq waits for a thread, takes no time from the one that runs on its core, or takes it from another one, or if
+    // work begins before it is done.
+    #[test]
+    fn a_softirq_comes_before_threads() {
+        let config = ProcessorConfig { cores: 2, threads: 2, spin: Duration::MAX, ..ProcessorConfig::free() };
+        let mut all = Processors::new(config);
+        for thread in 0..2 {
+            all.wake(at(0), thread);
+            let started = all.poll_start(at(0)).expect("a core is free");
+            all.work(at(0), started, us(10));
+        }
+        assert_eq!(all.softirq(at(3), 0, us(4)), at(7));
+        assert_eq!(all.softirq(at(5), 2, us(1)), at(8), "one after the other");
+        assert_eq!((all.poll_done(at(10)), all.poll_done(at(10))), (Some(1), None));
+        assert_eq!(all.next_deadline(), Some(at(15)));
+        assert_eq!(all.poll_done(at(15)), Some(0));
+        // On an idle core: a thread that comes waits for the rest of it.
+        assert_eq!(all.softirq(at(20), 0, us(6)), at(26));
+        all.wake(at(22), 0);
+        let started = all.poll_start(at(22)).expect("a core is free");
+        all.work(at(22), started, us(10));
+        assert_eq!(all.next_deadline(), Some(at(36)));
+        let usage = all.usage(at(36));
+        assert_eq!((usage.busy, usage.interrupted), (us(30 + 11), us(5 + 4)));
+    }
+
+    // Breaks if threads wait other than behind customers with priority (preempt and resume, Kleinrock, Queueing systems II, 3.6).
+    #[test]
+    fn work_waits_behind_softirqs() {
+        let mut all = Processors::new(ProcessorConfig { cores: 1, spin: Duration::MAX, ..ProcessorConfig::free() });
+        let (softirq, work, rate) = (us(4), us(10), 0.04);
+        let between = Distribution::exponential(us(25));
+        let mut random = SplitMix64::new(7);
+        let draw = |random: &mut SplitMix64| between.draw(&mut || random.next_u64());
+        let mut next = [Instant::ZERO + draw(&mut random), Instant::ZERO + draw(&mut random)];
+        let (mut waiting, mut took, mut count) = (VecDeque::new(), 0.0, 0);
+        while count < 200_000 {
+            let now = next[0].min(next[1]).min(all.next_deadline().unwrap_or(next[0]));
+            if all.poll_done(now).is_some() {
+                let begun: Instant = waiting.pop_front().expect("it worked on one");
+                took += (now - begun).as_nanos() as f64 / 1e3;
+                count += 1;
+            } else if now == next[0] {
+                all.softirq(now, 0, softirq);
+                next[0] = now + draw(&mut random);
+            } else {
+                waiting.push_back(now);
+                next[1] = now + draw(&mut random);
+            }
+            if !waiting.is_empty() {
+                all.wake(now, 0);
+            }
+            if let Some(thread) = all.poll_start(now) {
+                all.work(now, thread, work);
+            }
+        }
+        let (first, both) = (rate * 4.0, rate * 14.0);
+        let residual = rate * (16.0 + 100.0) / 2.0;
+        let expected = 10.0 / (1.0 - first) + residual / ((1.0 - first) * (1.0 - both));
+        let mean = took / f64::from(count);
+        assert!((mean / expected - 1.0).abs() < 0.02, "{mean} us, expected {expected}");
+    }
+
+    // Breaks if offloads do not join what they should, or a softirq's work is paid by a thread, too.
+    #[test]
+    fn offloads_join_packets() {
+        let ns = Duration::from_nanos;
+        let packets = ProcessorConfig { segment: ns(600).into(), packet: ns(50).into(), ..ProcessorConfig::free() };
+        let offloaded =
+            ProcessorConfig { segment_size_bytes: 64_000, receive_segment_size_bytes: 16_000, ..packets.clone() };
+        let work = Work { tcp_bytes: [32_000, 64_000], ..Work::default() };
+        let received = 32_000u64.div_ceil(1448);
+        assert_eq!(packets.time(&work, 0), ns((received + 64_000u64.div_ceil(1448)) * 600 + received * 50));
+        assert_eq!(offloaded.time(&work, 0), ns((2 + 1) * 600 + received * 50));
+        let softirq = ProcessorConfig { softirq: true, ..offloaded.clone() };
+        assert_eq!(softirq.time(&work, 0), ns(600));
+        assert_eq!(softirq.receiving(32_000, 0) + softirq.time(&work, 0), offloaded.time(&work, 0));
     }
 }

@@ -106,6 +106,8 @@ pub(crate) struct Connection {
     pub(crate) short: Option<Short>,
     /// By side: a write stopped for want of room.
     pub(crate) blocked: [bool; 2],
+    /// By side: bytes of TCP whose softirqs have come.
+    pub(crate) received: [u64; 2],
     /// Requests that the server has answered.
     pub(crate) answers: u32,
     /// Answers that the client has taken.
@@ -264,6 +266,7 @@ pub(crate) fn connect(
         served: 0,
         ends: [0; 2],
         wake_at: None,
+        received: [0; 2],
         answers: 0,
         was_linked: false,
         promoted: conversation.promoted,

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_host::{EventLoop, LoopKind, Part, ProcessorConfig, Processors, StackThread, Step, Usage, Work};
+use netacc_host::{EventLoop, LoopKind, Part, ProcessorConfig, Processors, Saving, StackThread, Step, Usage, Work};
 
 /// A task of the helper thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,8 @@ pub(crate) struct HostThreads {
     pub(crate) processors: Processors,
     /// The stack's own thread, if it has one.
     pub(crate) stack: Option<StackThread>,
+    /// The program's saves in the background, and the number of the child.
+    saving: Option<(Saving, u32)>,
     threads: Vec<Thread>,
     /// The helper's number, if it takes time.
     helper: Option<u32>,
@@ -84,7 +86,8 @@ impl HostThreads {
         let workers = (0..config.threads.max(1)).map(|_| thread(config.loop_kind));
         let threads = workers.chain(helper.map(|_| thread(LoopKind::Turns))).collect();
         let stack = StackThread::of(&config);
-        HostThreads { processors: Processors::new(config), stack, threads, helper, waiting: Default::default() }
+        let saving = Saving::of(&config).zip(config.saver());
+        HostThreads { processors: Processors::new(config), stack, saving, threads, helper, waiting: Default::default() }
     }
 
     /// How the processors were used until now, that of the stack's thread included.
@@ -114,6 +117,16 @@ impl HostThreads {
         thread.inbox.arrived().any(|arrived| *arrived == task) || thread.job.is_some_and(|job| job.step.of == task)
     }
 
+    /// Decides what is random about the softirq that brings a connection so many bytes in all.
+    pub(crate) fn seed_of_softirq(&self, number: usize, total: u64) -> u64 {
+        self.processors.config().seed ^ (number as u64) << 44 ^ total
+    }
+
+    /// Whether a child of the program saves.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.saving.as_ref().is_some_and(|(saving, _)| saving.is_running())
+    }
+
     /// There is something to do for a connection or a flow.
     pub(crate) fn put(&mut self, now: Instant, task: Task) {
         let (waiting, number) = match task {
@@ -136,7 +149,11 @@ impl HostThreads {
 
     /// A thread that has a core now, and its next step. [`begin`](HostThreads::begin) comes next.
     pub(crate) fn poll_start(&mut self, now: Instant) -> Option<(u32, Step<Task>)> {
-        let thread = self.processors.poll_start(now)?;
+        let mut thread = self.processors.poll_start(now)?;
+        while let Some((saving, _)) = self.saving.as_mut().filter(|(_, child)| *child == thread) {
+            self.processors.work(now, thread, saving.take_slice());
+            thread = self.processors.poll_start(now)?;
+        }
         let step = self.threads[thread as usize].inbox.poll();
         let step = step.expect("a thread is woken for something");
         match (step.of, step.part) {
@@ -167,14 +184,26 @@ impl HostThreads {
         let sleep = Work { system_calls: sleeps, sleeps, ..Work::default() };
         let config = self.processors.config();
         let paid = costs.unwrap_or(config).time(&work, seed);
-        let time = paid + config.time(&sleep, !seed) + std::mem::take(&mut thread.owed);
+        let mut time = paid + config.time(&sleep, !seed) + std::mem::take(&mut thread.owed);
+        if let Some((saving, child)) = self.saving.as_mut().filter(|_| index == 0) {
+            if let Some(fork) = saving.fork(now) {
+                time += fork;
+                self.processors.wake(now, *child);
+            }
+        }
         thread.job = Some(Job { step, paid, seed, begun: now, asked, slept });
         self.processors.work(now, index, time);
     }
 
     /// A thread whose time is over: now it does it. [`charge`](HostThreads::charge) comes next.
     pub(crate) fn poll_done(&mut self, now: Instant) -> Option<(u32, Job)> {
-        let thread = self.processors.poll_done(now)?;
+        let mut thread = self.processors.poll_done(now)?;
+        while let Some((saving, _)) = self.saving.as_ref().filter(|(_, child)| *child == thread) {
+            if saving.is_running() {
+                self.processors.wake(now, thread);
+            }
+            thread = self.processors.poll_done(now)?;
+        }
         let job = self.threads[thread as usize].job.take();
         Some((thread, job.expect("a thread that runs has begun with something")))
     }

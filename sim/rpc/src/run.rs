@@ -32,6 +32,8 @@ pub(crate) enum Due {
     Connect(usize),
     /// A connection, by its number: an interrupt brings what TCP has for it.
     Interrupt(usize),
+    /// A connection, by its number: the softirq has done its work, and the program learns of the bytes.
+    Received(usize),
     /// The stack passes the next datagram that has arrived to its socket.
     DatagramIn,
     /// The stack passes the next datagram that leaves to the NIC.

@@ -54,7 +54,7 @@ impl Run {
     /// The host's NIC reports what TCP has brought for a connection: at once, or by an interrupt that comes later; the stack's own
     /// thread, if there is one, passes it on after that.
     fn interrupt(&mut self, host: usize, number: u32, now: Instant) {
-        match self.report_at(host, now) {
+        match self.report_at(host, now).or_else(|| self.has_softirqs(host, number as usize).then_some(now)) {
             Some(at) => self.hosts[host].timers.push(Reverse((at, Due::Interrupt(number as usize)))),
             None => self.hosts[host].ready.mark(number),
         }
@@ -151,7 +151,10 @@ impl Run {
     pub(crate) fn nudge_peer(&mut self, number: usize, host: usize) {
         let Some(connection) = self.connections.get(number) else { return };
         let peer = connection.host(usize::from(host == connection.client as usize));
-        self.hosts[peer].ready.mark(number as u32);
+        match self.has_softirqs(peer, number) {
+            true => self.hosts[peer].timers.push(Reverse((self.cluster.now(), Due::Interrupt(number)))),
+            false => self.hosts[peer].ready.mark(number as u32),
+        }
         self.nudge(peer);
     }
 
@@ -218,7 +221,11 @@ impl Run {
                     }
                 }
                 Due::Connect(conversation) => self.connect_due(conversation, now, ready),
-                Due::Interrupt(number) => ready.push(number),
+                Due::Interrupt(number) => match self.softirq(host, number, now) {
+                    Some(at) => self.hosts[host].timers.push(Reverse((at, Due::Received(number)))),
+                    None => ready.push(number),
+                },
+                Due::Received(number) => ready.push(number),
                 Due::DatagramIn => self.deliver_next(host, now),
                 Due::DatagramOut => self.pass_datagram(host),
                 Due::Datagrams(flow) => self.datagrams_due(flow, now),

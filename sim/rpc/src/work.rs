@@ -7,12 +7,12 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use netacc_device::Instant;
+use netacc_device::{Anchor, Instant};
 use netacc_host::{Part, ProcessorConfig, Step, Work};
 use netacc_modelled::HostId;
 
 use crate::connection::Moves;
-use crate::host_threads::{HelperTask, Job, Task};
+use crate::host_threads::{HelperTask, HostThreads, Job, Task};
 use crate::run::{HostState, Run};
 use crate::stages::Costs;
 
@@ -89,6 +89,31 @@ impl Run {
             }
         }
         work
+    }
+
+    /// Whether softirqs do the work of what a host receives for a connection.
+    pub(crate) fn has_softirqs(&self, host: usize, number: usize) -> bool {
+        let Some(threads) = &self.hosts[host].threads else { return false };
+        let costs = self.connections.get(number).and_then(|connection| connection.costs.as_deref());
+        costs.unwrap_or(threads.processors.config()).softirq
+    }
+
+    /// An interrupt brings what TCP has for a connection: when a softirq has done its work, where there are any. `None` for at once.
+    pub(crate) fn softirq(&mut self, host: usize, number: usize, now: Instant) -> Option<Instant> {
+        let threads = self.hosts[host].threads.as_mut()?;
+        let connection = self.connections.get_mut(number)?;
+        let costs = connection.costs.as_deref().unwrap_or(threads.processors.config());
+        if !costs.softirq {
+            return None;
+        }
+        let side = usize::from(host != connection.client as usize);
+        let socket = connection.sockets[side].as_ref()?;
+        let read = socket.cell.lock(&self.endpoints[host]).counters().rx_bytes_tcp;
+        let total = read + socket.anchor.unread();
+        let bytes = total.saturating_sub(std::mem::replace(&mut connection.received[side], total));
+        let seed = threads.seed_of_softirq(number, total);
+        let time = costs.receiving(bytes, seed);
+        (bytes > 0).then(|| threads.processors.softirq(now, number as u32, time))
     }
 
     /// Wakes the helper thread of a host for its events.
@@ -210,7 +235,9 @@ impl Run {
         let connections = u32::from(connection.short.is_some() && !connection.was_used[side]);
         let calls = u32::from(step.asks) + u32::from(moves.read > 0) + u32::from(moves.written > 0);
         let each = if side == 1 { connection.service } else { connection.client_service };
-        let work = Work { connections, bytes, service: each * moves.served, ..Work::default() };
+        let saves = side == 1 && self.hosts[host].threads.as_ref().is_some_and(HostThreads::is_saving);
+        let copies = if saves { moves.served } else { 0 };
+        let work = Work { connections, bytes, copies, service: each * moves.served, ..Work::default() };
         match connection.is_linked(&self.endpoints[host], side) {
             true => Work { library_calls: calls, ..work },
             false => Work { system_calls: calls, tcp_bytes: [moves.read, moves.written], ..work },

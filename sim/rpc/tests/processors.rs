@@ -265,3 +265,67 @@ fn links_made_before_the_run_take_no_time() {
     let earlier = within.end.saturating_since(before.end);
     assert!(earlier >= us(4 * 500), "{earlier:?} earlier");
 }
+
+// Breaks if a softirq's work is lost or paid twice, or a program learns of bytes before it: with one request at a time the thread
+// does the same later.
+#[test]
+fn softirqs_do_the_work_of_what_comes() {
+    let lasts = |softirq| {
+        let processor =
+            ProcessorConfig { softirq, receive_segment_size_bytes: 2_000, packet: ns(90).into(), ..polling() };
+        let outcome = run(Some(processor), false, talks(1, 100));
+        (median(&outcome, 0), outcome.usage[1].expect("it has processors").busy)
+    };
+    let (threads, softirqs) = (lasts(false), lasts(true));
+    assert_eq!(threads, softirqs);
+    // A call each to wait, to read and to write; a segment each way and a packet; copies; the service.
+    assert_eq!(threads.0, 3 * 400 + 2 * 700 + 90 + (64 + 200) / 2 + 10_000);
+}
+
+// Breaks if a softirq keeps only its own connection waiting: it takes the core of a thread that answers another one.
+#[test]
+fn softirqs_take_cores_from_threads() {
+    let lasts = |softirq| {
+        let outcome = run(Some(ProcessorConfig { softirq, ..polling() }), false, talks(8, 200));
+        (median(&outcome, 0), outcome.usage[1].expect("it has processors").interrupted)
+    };
+    let ((threads, never), (softirqs, interrupted)) = (lasts(false), lasts(true));
+    assert_eq!(never, ns(0));
+    assert!(interrupted > ns(500 * 700), "{interrupted:?}");
+    // The core has the same work.
+    assert!(softirqs.abs_diff(threads) <= 700, "{threads}, {softirqs}");
+}
+
+// Breaks if a save is free, or its child takes a core that the threads need although others are idle.
+#[test]
+fn saving_takes_its_time() {
+    let saving = |cores, save| ProcessorConfig {
+        cores,
+        save_interval: ns(1_000_000),
+        fork: ns(200_000).into(),
+        save,
+        save_slice: ns(50_000),
+        copy_on_write: ns(2_000).into(),
+        ..polling()
+    };
+    let lasts = |processor| {
+        let outcome = run(Some(processor), true, talks(1, 100));
+        let usage = outcome.usage[1].expect("the server has processors");
+        (outcome.measured[0].latencies_ns.clone(), usage.busy)
+    };
+    let (plain, busy) = lasts(polling());
+    let usual = plain[50];
+    // 100 requests take a millisecond and some: one save. Its child ends at once, and nothing is copied.
+    let (forked, with_fork) = lasts(saving(1, ns(0)));
+    let late: Vec<u64> = forked.iter().copied().filter(|took| *took > usual + 100_000).collect();
+    assert!(matches!(late[..], [took] if (200_000..201_000).contains(&(took - usual))), "{forked:?}");
+    assert_eq!(with_fork - busy, ns(200_000));
+    // With a core of its own the child delays nobody, but each request after the fork copies a page.
+    let (copied, with_child) = lasts(saving(2, ns(10_000_000)));
+    let copies = copied.iter().filter(|took| (usual + 2_000..usual + 2_200).contains(*took)).count() as u64;
+    assert!((10..100).contains(&copies), "{copied:?}");
+    assert!(with_child - busy > ns(200_000 + copies * 2_000), "{with_child:?}");
+    // On one core a request waits for a slice.
+    let (sliced, _) = lasts(saving(1, ns(10_000_000)));
+    assert!(sliced.iter().any(|took| (usual + 40_000..usual + 55_000).contains(took)), "{sliced:?}");
+}

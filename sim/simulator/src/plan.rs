@@ -82,6 +82,8 @@ impl Scenario {
                 Loop::Batches => LoopKind::Batches,
             },
             seed: SplitMix64::new(self.seed ^ u64::from(number + 1) << 32).next_u64(),
+            // Servers save.
+            save_interval: if server { p.costs.save_interval } else { Duration::ZERO },
             ..p.costs.clone()
         });
         host
