@@ -138,6 +138,7 @@ RnicPort::Send(const RnicFrame& frame)
     uint64_t owed = uint64_t{frame.head.wire_bytes} * 8 * 1000000000 + m_remainder;
     uint64_t busyNs = owed / m_rate.GetBitRate();
     m_remainder = owed % m_rate.GetBitRate();
+    m_sentNs += busyNs;
     Time busy = NanoSeconds(busyNs);
     bool lost = m_random.Chance(m_lossPpm);
     bool twice = m_random.Chance(m_duplicatePpm);
@@ -218,6 +219,22 @@ uint64_t
 RnicPort::GetSentBytes() const
 {
     return m_sentBytes;
+}
+
+void
+RnicPort::AddTelemetry(RnicFrame& frame, uint64_t queuedBytes) const
+{
+    netacc::Frame& head = frame.head;
+    if (!head.telemetry || !head.data || head.hop_count >= head.hops.size())
+    {
+        return;
+    }
+    // A longer queue counts as so long: its time fits into 64 bits. As in the plain network.
+    uint64_t bytes = std::min<uint64_t>(queuedBytes, uint64_t{1} << 30);
+    uint64_t queueNs = bytes * 8000000000 / m_rate.GetBitRate();
+    auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
+    head.hops[head.hop_count] = netacc::hop(now, m_sentNs, queueNs);
+    head.hop_count++;
 }
 
 bool

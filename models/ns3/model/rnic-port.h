@@ -80,6 +80,13 @@ class RnicPort : public Object
     /// \return bytes of frames whose sending has begun
     uint64_t GetSentBytes() const;
 
+    /**
+     * Adds telemetry to a frame that is sent next, if it is data that collects it.
+     * \param frame the frame
+     * \param queuedBytes bytes that wait behind it
+     */
+    void AddTelemetry(RnicFrame& frame, uint64_t queuedBytes) const;
+
     /// \return whether the peer has paused us
     bool IsPaused() const;
 
@@ -123,6 +130,7 @@ class RnicPort : public Object
     bool m_cut;             //!< the wire is cut
     bool m_paused;          //!< by priority flow control
     uint64_t m_lost;        //!< frames lost so far
+    uint64_t m_sentNs{0};    //!< time that all frames so far have taken
     uint64_t m_sentBytes{0}; //!< of frames whose sending has begun
     uint64_t m_pauses{0};   //!< pauses by the peer so far
     Callback<void, const RnicFrame&> m_receiver;    //!< the other end

@@ -157,7 +157,9 @@ RnicSwitch::Receive(uint32_t ingress, const RnicFrame& received)
     if (output.port->IsReady())
     {
         output.forwarded++;
-        output.port->Send(received);
+        RnicFrame frame = received;
+        output.port->AddTelemetry(frame, output.bytes);
+        output.port->Send(frame);
         return;
     }
     if (!HasRoom(output, received.head.wire_bytes))
@@ -195,6 +197,7 @@ RnicSwitch::SendNext(uint32_t index)
     m_used -= next.frame.head.wire_bytes;
     m_outputs[next.ingress].ingressBytes -= next.frame.head.wire_bytes;
     output.forwarded++;
+    output.port->AddTelemetry(next.frame, output.bytes);
     output.port->Send(next.frame);
     UpdatePause(next.ingress);
 }

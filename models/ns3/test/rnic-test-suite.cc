@@ -109,6 +109,7 @@ struct SameRun
     bool mark;            //!< the switch marks, and the NICs obey
     bool selectiveRepeat; //!< recovery
     std::string scheduler; //!< of ns-3
+    std::string rateControl{"none"}; //!< of the NICs, unless the switch marks
 };
 
 /**
@@ -138,10 +139,7 @@ class RnicSameTraceTestCase : public TestCase
         fleet->SetAttribute("ContextMiss", TimeValue(NanoSeconds(300)));
         fleet->SetAttribute("ReceivePacket", TimeValue(NanoSeconds(70)));
         fleet->SetAttribute("Doorbell", TimeValue(NanoSeconds(90)));
-        if (m_run.mark)
-        {
-            fleet->SetAttribute("RateControl", StringValue("dcqcn-paper"));
-        }
+        fleet->SetAttribute("RateControl", StringValue(m_run.mark ? "dcqcn-paper" : m_run.rateControl));
         for (uint32_t i = 1; i < m_run.nodes; i++)
         {
             fleet->AddFlow(i, 0, 300000, NanoSeconds(0));
@@ -504,6 +502,7 @@ class RnicTestSuite : public TestSuite
             {"switch that drops, go-back-N", true, 8, odd, 500, 0, 50000, false, false, map},
             {"switch that drops, links that lose, selective repeat", true, 8, odd, 500, 5000, 50000, false, true, map},
             {"switch that marks, DCQCN", true, 8, odd, 500, 0, endless, true, false, map},
+            {"switch that adds telemetry, HPCC", true, 8, odd, 500, 0, endless, false, false, map, "hpcc"},
             {"switch that marks, a heap", true, 8, odd, 500, 0, endless, true, false, "ns3::HeapScheduler"},
             {"switch that drops, a priority queue",
              true,

@@ -41,6 +41,7 @@ mod receive;
 mod requester;
 mod responder;
 mod round_trip;
+mod telemetry;
 mod transmit;
 
 pub use commands::{Command, CommandTimes};
@@ -48,4 +49,5 @@ pub use config::{local_ack_timeout, Costs, NicConfig, Recovery};
 pub use events::Events;
 pub use nic::{ControlEvent, Counters, Nic, Placement, SendRequest, Target};
 pub use packet::{Body, Control, Datagram, NakReason, NodeId, Packet, Segment, Verb, Words};
-pub use rate::{DcqcnChanges, DcqcnConfig, Progress, RateConfig, RateControl, SwiftConfig, TimelyConfig};
+pub use rate::{DcqcnChanges, DcqcnConfig, HpccConfig, Progress, RateConfig, RateControl, SwiftConfig, TimelyConfig};
+pub use telemetry::{Hop, Telemetry, MAX_HOPS};

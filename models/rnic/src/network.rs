@@ -15,7 +15,7 @@ mod trace;
 
 use netacc_device::Instant;
 
-use crate::{Events, Nic, NodeId, Packet};
+use crate::{Body, Events, Nic, NodeId, Packet};
 
 pub use link::{LinkConfig, Serializer};
 pub use switch::{Marking, SwitchConfig};
@@ -255,7 +255,13 @@ impl<S: Station> Network<S> {
         }
     }
 
-    fn transmit(&mut self, port: usize, packet: Packet) {
+    fn transmit(&mut self, port: usize, mut packet: Packet) {
+        if let (Some(queue), Body::Data { .. }) =
+            (port.checked_sub(self.stations.len()).and_then(|at| self.queues.get(at)), packet.body)
+        {
+            let hop = self.links[port].hop(self.now, queue.bytes);
+            packet.telemetry.iter_mut().for_each(|telemetry| telemetry.add(hop));
+        }
         let (busy_for, arrivals) = self.links[port].send(&packet);
         self.events.schedule(self.now + busy_for, Event::PortFree(port));
         for delay in arrivals.into_iter().flatten() {

@@ -10,6 +10,8 @@
 
 use netacc_device::{QueuePairId, RemoteKey};
 
+use crate::telemetry::{Telemetry, TELEMETRY_BYTES};
+
 /// A NIC on the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
@@ -45,6 +47,8 @@ pub struct Packet {
     pub wire_bytes: u32,
     /// Congestion Experienced: set by a switch.
     pub congestion: bool,
+    /// What switches have added: to data on its way, of which an acknowledgement brings it back.
+    pub telemetry: Option<Telemetry>,
     /// The content.
     pub body: Body,
 }
@@ -209,7 +213,22 @@ impl Packet {
         };
         let frame = if matches!(body, Body::Datagram(_)) { DATAGRAM_BYTES } else { FRAME_BYTES };
         let wire_bytes = (frame + extra).max(MIN_FRAME_BYTES);
-        Packet { src: from.0, src_qp: from.1, dst: to.0, dst_qp: to.1, wire_bytes, congestion: false, body }
+        Packet {
+            src: from.0,
+            src_qp: from.1,
+            dst: to.0,
+            dst_qp: to.1,
+            wire_bytes,
+            congestion: false,
+            telemetry: None,
+            body,
+        }
+    }
+
+    /// With room for telemetry, if there is any.
+    pub(crate) fn with_telemetry(self, telemetry: Option<Telemetry>) -> Packet {
+        let more = if telemetry.is_some() { TELEMETRY_BYTES } else { 0 };
+        Packet { telemetry, wire_bytes: self.wire_bytes + more, ..self }
     }
 }
 
@@ -217,7 +236,7 @@ impl Packet {
 pub type Words = [u64; 9];
 
 impl Packet {
-    /// As words. [`from_words`](Packet::from_words) is the inverse.
+    /// As words, without telemetry. [`from_words`](Packet::from_words) is the inverse.
     pub fn to_words(&self) -> Words {
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         let mut w = [0; 9];
@@ -307,6 +326,7 @@ impl Packet {
             dst_qp: QueuePairId(low(w[1])),
             wire_bytes: high(w[2]),
             congestion: bit(0),
+            telemetry: None,
             body,
         })
     }

@@ -10,6 +10,7 @@ use crate::rate::{Progress, RateControl};
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::round_trip::RoundTrips;
+use crate::telemetry::Telemetry;
 
 /// A completion, when the host can see it, and what polling it frees.
 #[derive(Debug)]
@@ -86,16 +87,17 @@ impl QueuePair {
     }
 
     /// Everything below `expected` has arrived.
-    pub(crate) fn acknowledge(&mut self, expected: u64, now: Instant, timeout: Duration) {
+    pub(crate) fn acknowledge(&mut self, expected: u64, now: Instant, timeout: Duration, telemetry: Option<Telemetry>) {
         let packets = self.requester.acknowledge(expected, now, timeout);
-        self.progress(packets, now);
+        self.progress(packets, now, telemetry);
     }
 
     /// So many packets were acknowledged for the first time.
-    pub(crate) fn progress(&mut self, packets: u64, now: Instant) {
+    pub(crate) fn progress(&mut self, packets: u64, now: Instant, telemetry: Option<Telemetry>) {
         if packets > 0 {
             let round_trip = self.round_trips.handle_acknowledged(self.requester.first_missing(), now);
-            self.rate.handle_progress(now, Progress { packets, round_trip });
+            let (acknowledged, next) = (self.requester.first_missing(), self.requester.next_new());
+            self.rate.handle_progress(now, Progress { packets, round_trip, telemetry, acknowledged, next });
         }
     }
 

@@ -4,6 +4,7 @@
 //! needed. Arithmetic is on integers, so that every machine gets the same. `models/rnic/README.md` explains how to add one.
 
 mod dcqcn;
+mod hpcc;
 mod swift;
 mod timely;
 
@@ -12,11 +13,15 @@ use std::time::Duration;
 
 use netacc_device::Instant;
 
+use crate::telemetry::Telemetry;
+
 pub use dcqcn::{DcqcnChanges, DcqcnConfig};
+pub use hpcc::HpccConfig;
 pub use swift::SwiftConfig;
 pub use timely::TimelyConfig;
 
 use dcqcn::Dcqcn;
+use hpcc::Hpcc;
 use swift::Swift;
 use timely::Timely;
 
@@ -36,6 +41,8 @@ pub enum RateConfig {
     Timely(TimelyConfig),
     /// After Swift: a window by the distance of round trips from a target.
     Swift(SwiftConfig),
+    /// HPCC: a window by the telemetry of the path.
+    Hpcc(HpccConfig),
 }
 
 impl RateConfig {
@@ -47,12 +54,18 @@ impl RateConfig {
             RateConfig::Dcqcn(config) => Box::new(Dcqcn::new(config.clone(), line_rate_bps)),
             RateConfig::Timely(config) => Box::new(Timely::new(config.clone(), line_rate_bps)),
             RateConfig::Swift(config) => Box::new(Swift::new(config.clone(), mtu_bytes)),
+            RateConfig::Hpcc(config) => Box::new(Hpcc::new(config.clone(), line_rate_bps, mtu_bytes)),
         }
     }
 
     /// Whether responders notify requesters of packets that a switch has marked.
     pub(crate) fn notifies(&self) -> bool {
         matches!(self, RateConfig::Dcqcn(_))
+    }
+
+    /// Whether packets of data collect telemetry, which acknowledgements bring back.
+    pub(crate) fn collects(&self) -> bool {
+        matches!(self, RateConfig::Hpcc(_))
     }
 
     /// Whether requesters measure round trips.
@@ -62,13 +75,19 @@ impl RateConfig {
 }
 
 /// Progress of a queue pair, as an acknowledgement reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Packets that are acknowledged for the first time; at least one.
     pub packets: u64,
     /// From when the last of them was given to the port until now. `None` if it was sent more than once, if it did not ask
     /// for the acknowledgement, or if the configuration has no use for it.
     pub round_trip: Option<Duration>,
+    /// The path's, if packets collect it.
+    pub telemetry: Option<Telemetry>,
+    /// All packets below this number are acknowledged.
+    pub acknowledged: u64,
+    /// The number of the next packet that was not sent before.
+    pub next: u64,
 }
 
 /// The reaction point of a queue pair.

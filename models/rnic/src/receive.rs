@@ -78,7 +78,7 @@ impl Nic {
             }
             Body::Ack { expected } => {
                 if let Some(qp) = self.qps.get_mut(id) {
-                    qp.acknowledge(expected, self.now, self.config.retry_timeout);
+                    qp.acknowledge(expected, self.now, self.config.retry_timeout, packet.telemetry);
                 }
                 self.after_acknowledgement(id);
             }
@@ -148,7 +148,7 @@ impl Nic {
         if ack_request || kept {
             let Some(qp) = self.qps.get(id) else { return };
             let expected = qp.responder.expected();
-            self.answer(id, Body::Ack { expected });
+            self.answer_with(id, Body::Ack { expected }, packet.telemetry);
         }
     }
 
@@ -219,7 +219,7 @@ impl Nic {
                 (Err(crate::requester::Exhausted), CompletionStatus::RemoteError)
             }
         };
-        qp.progress(qp.requester.first_missing() - missing, now);
+        qp.progress(qp.requester.first_missing() - missing, now, None);
         self.after_acknowledgement(id);
         if outcome.is_err() {
             self.fail(id, status, true);

@@ -154,6 +154,11 @@ impl Requester {
         self.una
     }
 
+    /// The first packet that was never sent.
+    pub(crate) fn next_new(&self) -> u64 {
+        self.next
+    }
+
     /// Everything below `expected` has arrived: how many packets that is more than before. Numbers that were never sent, or
     /// are old, are not believed.
     pub(crate) fn acknowledge(&mut self, expected: u64, now: Instant, timeout: Duration) -> u64 {

@@ -9,6 +9,7 @@ use netacc_device::{Instant, QueuePairId};
 use crate::nic::{Nic, Timer};
 use crate::packet::{Body, Control, Packet, Segment};
 use crate::qp::slot_of;
+use crate::telemetry::Telemetry;
 use crate::ControlEvent;
 
 /// Acknowledgements that may wait for the port. Arbitrary; beyond it they are lost like any packet.
@@ -76,7 +77,8 @@ impl Nic {
         let again = qp.requester.sent(psn, self.now, self.config.retry_timeout);
         let placeable = self.config.recovery == crate::Recovery::SelectiveRepeat;
         let body = Body::Data { psn, ack_request, segment };
-        let packet = Packet::new((self.node, id), peer, body, placeable);
+        let telemetry = self.config.rate_control.collects().then(Telemetry::default);
+        let packet = Packet::new((self.node, id), peer, body, placeable).with_telemetry(telemetry);
         if ack_request && self.config.rate_control.measures() {
             qp.round_trips.handle_sent(psn, self.now, again);
         }
@@ -110,12 +112,17 @@ impl Nic {
 
     /// Queues an acknowledgement or notification.
     pub(crate) fn answer(&mut self, id: QueuePairId, body: Body) {
+        self.answer_with(id, body, None);
+    }
+
+    /// As [`answer`](Nic::answer), with the telemetry of the packet that is acknowledged.
+    pub(crate) fn answer_with(&mut self, id: QueuePairId, body: Body, telemetry: Option<Telemetry>) {
         let Some(peer) = self.qps.get(id).and_then(|qp| qp.peer()) else { return };
         if self.urgent.len() >= MAX_URGENT {
             self.counters.urgent_overflows += 1;
             return;
         }
-        self.urgent.push_back(Packet::new((self.node, id), peer, body, false));
+        self.urgent.push_back(Packet::new((self.node, id), peer, body, false).with_telemetry(telemetry));
     }
 
     /// Uses a queue pair's context; how long an engine waits for it.

@@ -7,7 +7,7 @@ use netacc_harness::ProgramTcp;
 use netacc_modelled::{Cluster, HostConfig, HostId};
 use netacc_rnic::flows::{Flow, FlowStation, Outcome};
 use netacc_rnic::network::{LinkConfig, Marking, Network, Station, SwitchConfig, Topology, TraceHash};
-use netacc_rnic::{Body, NodeId, Packet};
+use netacc_rnic::{Body, Hop, NodeId, Packet, Telemetry};
 use netacc_rpc::{run_plain, Broken, Conversation, Run, RunConfig, StackConfig, Tcp};
 
 use crate::ffi::{
@@ -176,7 +176,9 @@ impl Fleet {
 
     pub(crate) fn handle_packet(&mut self, node: u32, now_ns: u64, frame: &Frame) {
         let Some(packet) = Packet::from_words(&frame.words) else { return };
-        let packet = Packet { congestion: frame.congestion, ..packet };
+        let hops = frame.hops.iter().take(frame.hop_count.into()).copied().map(Hop);
+        let telemetry = frame.telemetry.then(|| Telemetry::of(hops));
+        let packet = Packet { congestion: frame.congestion, wire_bytes: frame.wire_bytes, telemetry, ..packet };
         let now = Instant::from_nanos(now_ns);
         match &mut self.0 {
             Workload::Flows { stations, trace, .. } => {
@@ -214,9 +216,15 @@ impl Fleet {
             Workload::Hosts(..) => None,
         };
         let Some(packet) = packet else { return false };
-        let Packet { src: NodeId(src), dst: NodeId(dst), src_qp, wire_bytes, congestion, body, .. } = packet;
+        let Packet { src: NodeId(src), dst: NodeId(dst), src_qp, wire_bytes, congestion, telemetry, body, .. } = packet;
         let data = matches!(body, Body::Data { .. });
-        *frame = Frame { words: packet.to_words(), src, dst, flow: src_qp.0, wire_bytes, data, congestion };
+        let words = packet.to_words();
+        *frame = Frame { words, src, dst, flow: src_qp.0, wire_bytes, data, congestion, ..Frame::default() };
+        if let Some(telemetry) = telemetry {
+            frame.telemetry = true;
+            frame.hop_count = telemetry.hops().len() as u8;
+            frame.hops.iter_mut().zip(telemetry.hops()).for_each(|(to, hop)| *to = hop.0);
+        }
         true
     }
 
@@ -290,6 +298,11 @@ impl Fleet {
             failed: c.failed,
         }
     }
+}
+
+/// A hop of telemetry, as the simulator's switches add it.
+pub(crate) fn hop(now_ns: u64, sent_ns: u64, queue_ns: u64) -> u64 {
+    Hop::new(Instant::from_nanos(now_ns), sent_ns, queue_ns).0
 }
 
 fn known(cluster: &Cluster, node: u32) -> bool {

@@ -10,7 +10,7 @@
 //! # Invariants
 //! * Nodes are numbered from 0; calls on others do nothing.
 //! * Times are nanoseconds of the simulator's clock and never go back.
-//! * A frame's `words` mean nothing to the simulator; it may set `congestion` and nothing else.
+//! * A frame's `words` mean nothing to the simulator; it may set `congestion` and the hops, and nothing else.
 //!
 //! This crate does not use or link ns-3: `models/ns3`, under ns-3's licence, links this.
 
@@ -24,7 +24,7 @@ mod scenario;
 mod tcp;
 
 pub use fleet::Fleet;
-use fleet::{new_fleet, new_rpc_fleet, reference_rpc_run, reference_run};
+use fleet::{hop, new_fleet, new_rpc_fleet, reference_rpc_run, reference_run};
 use parameters::{nic_attributes, switch_attributes};
 use program::{new_program_run, ProgramRun};
 use scenario::{new_recording, read_scenario};
@@ -50,6 +50,11 @@ mod ffi {
         data: bool,
         /// Congestion experienced.
         congestion: bool,
+        /// Has room for the telemetry of switches, which add it to data.
+        telemetry: bool,
+        /// What switches have added, and how many.
+        hops: [u64; 5],
+        hop_count: u8,
     }
 
     /// The form of an attribute's value.
@@ -322,6 +327,8 @@ mod ffi {
             ns3_version: &str,
         ) -> Result<()>;
 
+        /// What the port of a switch adds to a packet that it begins to send now: it has sent for so long, and its queue takes so long.
+        fn hop(now_ns: u64, sent_ns: u64, queue_ns: u64) -> u64;
         /// The attributes that NICs have.
         fn nic_attributes() -> Vec<AttributeSpec>;
         /// The attributes that switches have.

@@ -5,7 +5,9 @@ use std::time::Duration;
 use netacc_host::ProcessorConfig;
 use netacc_modelled::Interrupts;
 use netacc_parameters::{choice, parameters, Parameter, Parameters};
-use netacc_rnic::{CommandTimes, Costs, DcqcnChanges, DcqcnConfig, NicConfig, RateConfig, SwiftConfig, TimelyConfig};
+use netacc_rnic::{
+    CommandTimes, Costs, DcqcnChanges, DcqcnConfig, HpccConfig, NicConfig, RateConfig, SwiftConfig, TimelyConfig,
+};
 use serde::{Deserialize, Serialize};
 
 parameters! {
@@ -51,6 +53,8 @@ choice! {
         Timely = "timely",
         /// After Swift: a window by the distance of round trips from a target.
         Swift = "swift",
+        /// HPCC: a window by the telemetry of switches.
+        Hpcc = "hpcc",
     }
 }
 
@@ -98,6 +102,8 @@ pub struct Device {
     pub timely: TimelyConfig,
     /// Parameters of the control after Swift.
     pub swift: SwiftConfig,
+    /// Parameters of HPCC.
+    pub hpcc: HpccConfig,
     /// The driver.
     pub driver: Driver,
 }
@@ -112,6 +118,7 @@ impl Device {
             RateControl::DcqcnHpcc => RateConfig::Dcqcn(DcqcnConfig::hpcc(line_rate_bps).with(&self.dcqcn)),
             RateControl::Timely => RateConfig::Timely(self.timely.clone()),
             RateControl::Swift => RateConfig::Swift(self.swift.clone()),
+            RateControl::Hpcc => RateConfig::Hpcc(self.hpcc.clone()),
         };
         let (costs, commands) = (self.costs.clone(), self.commands.clone());
         NicConfig { line_rate_bps, rate_control, costs, commands, ..self.nic.clone() }
@@ -157,6 +164,7 @@ pub fn sections() -> Vec<Section> {
         of::<DcqcnChanges>("device", "dcqcn"),
         of::<TimelyConfig>("device", "timely"),
         of::<SwiftConfig>("device", "swift"),
+        of::<HpccConfig>("device", "hpcc"),
         of::<Driver>("device", "driver"),
         of::<Switch>("switch", "switch"),
         of::<ProcessorConfig>("stack", "costs"),

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use netacc_device::middleware::SplitMix64;
+use netacc_device::Instant;
 
-use crate::Packet;
+use crate::{Hop, Packet};
+
+/// A longer queue counts as so long in telemetry: its time fits into 64 bits.
+const MAX_QUEUE_BYTES: u64 = 1 << 30;
 
 /// Properties of a link, the same in both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,18 +42,21 @@ pub struct Serializer {
     rate_bps: u64,
     /// Bit-nanoseconds times the rate that are still owed: below `rate_bps`.
     remainder: u64,
+    /// The time that all packets so far have taken.
+    sent_ns: u64,
 }
 
 impl Serializer {
     /// A port of that rate, at least 1 bit per second.
     pub fn new(rate_bps: u64) -> Serializer {
-        Serializer { rate_bps: rate_bps.max(1), remainder: 0 }
+        Serializer { rate_bps: rate_bps.max(1), remainder: 0, sent_ns: 0 }
     }
 
     /// How long the port is busy with a packet.
     pub fn time(&mut self, wire_bytes: u32) -> Duration {
         let owed = u64::from(wire_bytes) * 8 * 1_000_000_000 + self.remainder;
         self.remainder = owed % self.rate_bps;
+        self.sent_ns += owed / self.rate_bps;
         Duration::from_nanos(owed / self.rate_bps)
     }
 }
@@ -68,6 +75,12 @@ impl Link {
     pub(super) fn new(config: LinkConfig, seed: u64, port: u64) -> Link {
         let serializer = Serializer::new(config.rate_bps);
         Link { busy: false, cut: false, serializer, rng: port_rng(seed, port, 0), config }
+    }
+
+    /// What it adds to a packet that it begins to send now, with so many bytes behind it.
+    pub(super) fn hop(&self, now: Instant, queued_bytes: u64) -> Hop {
+        let queue_ns = queued_bytes.min(MAX_QUEUE_BYTES) * 8_000_000_000 / self.config.rate_bps.max(1);
+        Hop::new(now, self.serializer.sent_ns, queue_ns)
     }
 
     /// Begins sending: how long the port is busy, and when each copy arrives.

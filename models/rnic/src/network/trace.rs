@@ -2,7 +2,7 @@
 
 use netacc_device::Instant;
 
-use crate::Packet;
+use crate::{Packet, Telemetry};
 
 /// FNV-1a over 64-bit words: the time of each delivery to a station, and the packet's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,7 @@ impl TraceHash {
     pub fn record(&mut self, now: Instant, packet: &Packet) {
         self.word(now.as_nanos());
         packet.to_words().into_iter().for_each(|word| self.word(word));
+        packet.telemetry.iter().flat_map(Telemetry::hops).for_each(|hop| self.word(hop.0));
         self.deliveries += 1;
     }
 

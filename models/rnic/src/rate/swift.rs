@@ -157,7 +157,7 @@ mod tests {
     }
 
     fn progress(packets: u64, us: u64) -> Progress {
-        Progress { packets, round_trip: Some(Duration::from_micros(us)) }
+        Progress { packets, round_trip: Some(Duration::from_micros(us)), ..Progress::default() }
     }
 
     // Breaks if a window of acknowledgements below the target adds other than one packet, or below one packet less than ai

@@ -155,7 +155,7 @@ mod tests {
         timely.rate = LINE / 2;
         for us in round_trips_us {
             let round_trip = Some(Duration::from_micros(*us));
-            timely.handle_progress(Instant::ZERO, Progress { packets: 16, round_trip });
+            timely.handle_progress(Instant::ZERO, Progress { packets: 16, round_trip, ..Progress::default() });
         }
         timely
     }

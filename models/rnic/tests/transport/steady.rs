@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use netacc_rnic::network::SwitchConfig;
-use netacc_rnic::{NicConfig, RateConfig, SwiftConfig, TimelyConfig};
+use netacc_rnic::{HpccConfig, NicConfig, RateConfig, SwiftConfig, TimelyConfig};
 
 use crate::pair::{star, Bench, BYTE_PER_NS};
 
@@ -49,9 +49,20 @@ impl Steady {
 
 /// `senders` that never stop, measured from the end of the warm-up on.
 fn steady(rate: RateConfig, senders: usize, ack_interval: u32, warmup_us: u64, measured_us: u64) -> Steady {
+    steady_over(DELAY_NS, rate, senders, ack_interval, (warmup_us, measured_us))
+}
+
+/// As [`steady`], with links of this delay.
+fn steady_over(
+    delay_ns: u64,
+    rate: RateConfig,
+    senders: usize,
+    ack_interval: u32,
+    (warmup_us, measured_us): (u64, u64),
+) -> Steady {
     let config = NicConfig { mtu_bytes: MTU, rate_control: rate, ack_interval, ..NicConfig::ideal(BYTE_PER_NS) };
     let switch = SwitchConfig { buffer_bytes: 1 << 30, marking: None };
-    let mut bench = Bench::new(&star(DELAY_NS, switch), vec![config; senders + 1], 1);
+    let mut bench = Bench::new(&star(delay_ns, switch), vec![config; senders + 1], 1);
     let mut ends = Vec::new();
     for n in 0..senders {
         let rkey = 100 * (n as u32 + 1);
@@ -146,4 +157,28 @@ fn timely_uses_the_link_without_a_standing_queue() {
     assert!((found.max_queue() as f64) < 500_000.0 - EMPTY_NS, "{}", found.max_queue());
     assert!(found.mean_queue() < 50_000.0 - EMPTY_NS, "{}", found.mean_queue());
     assert!(found.utilisation() > 0.9 && found.fairness() > 0.99, "{found:?}");
+}
+
+// Breaks if HPCC's windows do not settle where a port is used to eta and what the additive increases add: with W = Wc eta / U + W_AI
+// and N windows that share B T, U = eta + N W_AI / (B T) (section 3.3), so that nothing waits.
+#[test]
+fn hpcc_keeps_queues_empty() {
+    // A window has 39 packets. Telemetry is in the packet and in its acknowledgement.
+    let delay_ns = 10_000;
+    let base_ns = EMPTY_NS + 4.0 * ((delay_ns - DELAY_NS) as f64 + 42.0);
+    let base = Duration::from_nanos(base_ns as u64);
+    for senders in [2, 4, 8] {
+        let config = HpccConfig {
+            hpcc_base_round_trip: base,
+            hpcc_additive_bps: 16_000_000,
+            hpcc_min_bps: 80_000_000,
+            ..HpccConfig::default()
+        };
+        let found = steady_over(delay_ns, RateConfig::Hpcc(config), senders, 1, (20_000, 10_000));
+        let used = found.utilisation() * (WIRE_BYTES + 42.0) / WIRE_BYTES;
+        let expected = 0.95 + senders as f64 * 16e6 / 8e9;
+        assert!((used / expected - 1.0).abs() < 0.015, "{senders}: {used} used, {expected} expected");
+        assert!(found.mean_queue() < 1.5 * WIRE_BYTES, "{senders}: {} bytes wait", found.mean_queue());
+        assert!(found.fairness() > 0.98, "{senders}: {}", found.fairness());
+    }
 }

@@ -13,6 +13,7 @@ USERS = {
     "dcqcn": ("dcqcn-paper", "dcqcn-hpcc"),
     "timely": ("timely",),
     "swift": ("swift",),
+    "hpcc": ("hpcc",),
 }
 
 #: Lengths of Swift's, in thousandths of a packet and in packets, of which the first is below the second.
@@ -33,6 +34,8 @@ def check(device: DeviceValues, scenario: Scenario, file: Path) -> None:
             raise refuse(file, f"device.{each.name}", text)
     if control in USERS["dcqcn"] and not scenario.topology.switch.ecn:
         raise refuse(file, "topology.switch.ecn", f"must be true: {control} needs switches that mark")
+    if control == "hpcc" and scenario.topology.kind == "direct":
+        raise refuse(file, "device.rate-control", "hpcc needs the telemetry of switches: there is none")
     _check_order(device, file)
 
 
