@@ -32,6 +32,7 @@ mod simulator;
 mod state;
 mod tcp;
 mod verbs;
+mod verbs_events;
 
 pub use cluster::Cluster;
 pub use config::{HostConfig, Interrupts};
@@ -39,4 +40,4 @@ pub use device::HostDevice;
 pub use id::HostId;
 pub use simulator::{PlainSimulator, Simulator};
 pub use tcp::{Corrupt, TcpWires};
-pub use verbs::{VerbsEnd, VerbsEvent};
+pub use verbs_events::{VerbsEnd, VerbsEvent};

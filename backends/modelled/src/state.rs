@@ -1,6 +1,6 @@
 //! The tables of a cluster: hosts, their queues and regions, and the bytes in flight. One lock guards them all.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use netacc_device::tables::{CompletionQueues, QueueDepths, Refusal, Regions, StreamTable};
 use netacc_device::{
@@ -12,7 +12,7 @@ use crate::config::HostConfig;
 use crate::connecting::{Attempt, Message, NicCommand, Pending};
 use crate::id::HostId;
 use crate::net::Net;
-use crate::verbs::VerbsEvent;
+use crate::verbs_events::{Verbs, VerbsEvent};
 
 /// An end of a connection, anywhere in the cluster.
 pub(crate) type End = (NodeId, QueuePairId);
@@ -38,13 +38,6 @@ pub(crate) struct Outgoing {
     pub(crate) posted: VecDeque<Posted>,
     pub(crate) peer: Option<End>,
     pub(crate) destroyed: bool,
-}
-
-/// The queue pairs of a host's programs that use verbs themselves, and what these have not polled.
-#[derive(Default)]
-pub(crate) struct Verbs {
-    pub(crate) queue_pairs: BTreeSet<QueuePairId>,
-    pub(crate) events: VecDeque<VerbsEvent>,
 }
 
 pub(crate) struct HostState {

@@ -1,29 +1,12 @@
 //! Queue pairs of programs that use verbs themselves, beside those of the core: without a connection manager, completion queues
 //! and bytes. They exist before the run, so no command makes them.
 
-use netacc_device::{PostError, QueuePairId, RemoteKey, WorkCompletion};
+use netacc_device::{PostError, QueuePairId};
 use netacc_rnic::{NodeId, SendRequest};
 
 use crate::cluster::Cluster;
 use crate::id::HostId;
-
-/// Something that a program which uses verbs learns by polling, its memory or its completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VerbsEvent {
-    /// So many more bytes have reached the queue pair, in order. They are in memory [`placement`](netacc_rnic::Costs) later.
-    Placed(QueuePairId, u32),
-    /// A completion is visible.
-    Completed(WorkCompletion),
-}
-
-/// An end of a pair of queue pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VerbsEnd {
-    /// Its queue pair.
-    pub qp: QueuePairId,
-    /// The region that its peer may write, from position 0.
-    pub rkey: RemoteKey,
-}
+use crate::verbs_events::{VerbsEnd, VerbsEvent};
 
 impl Cluster {
     /// Connects two new queue pairs, whose peers may each write and send messages of so many bytes. `None` if a host has no

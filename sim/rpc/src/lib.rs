@@ -19,6 +19,7 @@
 mod config;
 mod connection;
 mod datagrams;
+mod exchanges;
 mod flow;
 mod host_threads;
 mod measured;

@@ -14,13 +14,13 @@ use slab::Slab;
 
 use crate::config::{RunConfig, Tcp};
 use crate::connection::Connection;
+use crate::exchanges::VerbsExchanges;
 use crate::flow::{Flow, Port};
 use crate::host_threads::HostThreads;
 use crate::measured::{Carried, Measured, Sample, ShortConnection};
 use crate::process::{endpoint, Broken, ReadyStreams};
 use crate::short_client::ShortClient;
 use crate::stages::TracedMessage;
-use crate::verbs::VerbsExchanges;
 use crate::workload::{Arrival, Conversation, Dependent, Received, Transport};
 
 /// The reason for which a host is woken.

@@ -2,64 +2,19 @@
 //!
 //! The programs poll on cores of their own, so only the NICs and the network take time. Of a write the receiver learns when
 //! its bytes are in memory; of a SEND when its completion is visible; without answers the sender when its own is.
-//!
-//! Invariant: messages of a side arrive in the order in which they were posted, so positions in `pending` name them.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::collections::VecDeque;
 
-use netacc_device::{Completion, CompletionStatus, Instant, QueuePairId, WorkRequestId};
-use netacc_modelled::{HostId, VerbsEnd, VerbsEvent};
+use netacc_device::{Completion, CompletionStatus, Instant, WorkRequestId};
+use netacc_modelled::{HostId, VerbsEvent};
 use netacc_rnic::{SendRequest, Verb as Operation};
 
 use crate::config::RunConfig;
+use crate::exchanges::Exchange;
 use crate::measured::{ns, Sample};
 use crate::run::{Due, Run};
 use crate::workload::{Conversation, Request, Source, Verb};
-
-/// One conversation.
-struct Exchange {
-    hosts: [u32; 2],
-    ends: [VerbsEnd; 2],
-    /// By side: the longest message that comes, from a message's arrival until it is in memory, and the longest that is inline.
-    longest: [u32; 2],
-    placement: [Duration; 2],
-    max_inline: [usize; 2],
-    verb: Verb,
-    answered: bool,
-    source: Source,
-    /// Requests that were made and not answered.
-    pending: VecDeque<Request>,
-    /// Of `pending`, those that were posted, and those that the server has.
-    posted: usize,
-    served: usize,
-    /// By side: bytes of messages that are not in memory as a whole.
-    placed: [u64; 2],
-    /// By side: of `pending`, those whose message has reached it as a whole, if messages are written.
-    written: [usize; 2],
-    wake_at: Option<Instant>,
-    is_open: bool,
-}
-
-/// All conversations by verbs of a run.
-#[derive(Default)]
-pub(crate) struct VerbsExchanges {
-    by_number: BTreeMap<usize, Exchange>,
-    by_queue_pair: BTreeMap<(usize, QueuePairId), (usize, usize)>,
-}
-
-impl VerbsExchanges {
-    /// Their conversations' numbers.
-    pub(crate) fn numbers(&self) -> std::vec::IntoIter<usize> {
-        self.by_number.keys().copied().collect::<Vec<_>>().into_iter()
-    }
-
-    /// Requests that were made and not answered.
-    pub(crate) fn unanswered(&self) -> u64 {
-        self.by_number.values().map(|exchange| exchange.pending.len() as u64).sum()
-    }
-}
 
 impl Run {
     /// Makes the queue pairs of a conversation. Whether it makes any request; `None` if a host has no room for them.

@@ -55,7 +55,7 @@ pub(super) struct Hpcc {
 impl Hpcc {
     pub(super) fn new(config: HpccConfig, line_rate_bps: u64, mtu_bytes: u32) -> Hpcc {
         let in_round_trip = |bps: u64| {
-            let bytes = (u128::from(bps) * config.hpcc_base_round_trip.as_nanos() << FRACTION) / 8_000_000_000;
+            let bytes = ((u128::from(bps) * config.hpcc_base_round_trip.as_nanos()) << FRACTION) / 8_000_000_000;
             u64::try_from(bytes).unwrap_or(u64::MAX >> 8).max(1)
         };
         let most = in_round_trip(line_rate_bps);
@@ -127,7 +127,7 @@ impl RateControl for Hpcc {
 
     /// R = W / T.
     fn rate_bps(&mut self, _: Instant) -> Option<u64> {
-        let bps = (u128::from(self.window) * 8_000_000_000 >> FRACTION) / self.base_ns();
+        let bps = ((u128::from(self.window) * 8_000_000_000) >> FRACTION) / self.base_ns();
         Some(u64::try_from(bps).unwrap_or(u64::MAX).max(1))
     }
 

@@ -223,7 +223,7 @@ class Workload(Strict):
         "one datagram for a request; answered if there is a response, else a "
         "closed loop sends the next when the call is over that has sent the one before; verbs: queue pairs "
         "without the library, one message for a request; answered by the same verb if there is a response, "
-        "as ib_write_lat and ib_send_lat do, else complete when the sender polls its completion (ib_write_bw)",
+        "(ib_write_lat, ib_send_lat), else complete when its sender polls the completion (ib_write_bw)",
     )
     stack: Literal["netacc", "kernel-tcp"] | None = Field(
         default=None,
