@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.apps import instructions
+from tests.apps.lib import tracing
 
 RECORDED = Path(__file__).with_name("instructions.toml")
 #: Of the recorded count. Compilers and C libraries differ by less.
@@ -25,3 +26,16 @@ def test_a_call_takes_as_many_instructions_as_recorded(call: str, program: Path,
     recorded = tomllib.loads(RECORDED.read_text())["instructions"][call]
     each = instructions.of_call(tmp_path, program, call)
     assert abs(each - recorded) <= TOLERANCE * recorded, f"{call} takes {each:.1f}, recorded are {recorded}"
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("window", "end"), [("none", None), ("shut", tracing.SHUT), ("open", tracing.OPEN)])
+def test_a_trace_costs_as_many_instructions_as_recorded(
+    window: str, end: int | None, program: Path, tmp_path: Path
+) -> None:
+    """Of a send and its receive."""
+    recorded = tomllib.loads(RECORDED.read_text())["trace"][window]
+    each = instructions.of_message(tmp_path, program, end)
+    assert abs(each - recorded) <= TOLERANCE * recorded, (
+        f"with the window {window} they take {each:.1f}, recorded are {recorded}"
+    )

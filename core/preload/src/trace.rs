@@ -110,6 +110,12 @@ pub(crate) fn is_running() -> bool {
     RUNNING.load(Ordering::Relaxed)
 }
 
+/// Whether events are recorded now: a trace runs, and has a window open.
+#[inline]
+pub(crate) fn is_recording() -> bool {
+    is_running() && Window::open().is_some()
+}
+
 /// The program calls to move bytes.
 #[inline]
 pub(crate) fn call(point: Point, stream: &StreamCell, iov: &[iovec]) {
@@ -124,7 +130,7 @@ fn record_call(point: Point, stream: &StreamCell, iov: &[iovec]) {
     if let Some(window) = Window::open() {
         let len = iov.iter().fold(0usize, |len, part| len.saturating_add(part.iov_len));
         let amount = len.min(u32::MAX as usize) as u32;
-        window.record(point, End::of(stream.tuple()), Place { amount, ..Place::default() });
+        window.record(point, End::of(stream), Place { amount, ..Place::default() });
     }
 }
 
@@ -148,7 +154,7 @@ pub(crate) fn mark(stream: &StreamCell, marked: &Marked) {
         reason: marked.reason as u16,
         opener: marked.role == Role::Opener,
     };
-    window.record(point, End::of(stream.tuple()), place);
+    window.record(point, End::of(stream), place);
 }
 
 /// Marks a part of a thread's time: `begin` now, and `end` when the result is dropped.
@@ -277,12 +283,20 @@ struct End {
 }
 
 impl End {
-    fn of(tuple: FourTuple) -> End {
-        let (local, remote) = (bytes(tuple.local), bytes(tuple.remote));
-        let lower = local <= remote;
-        let connection = if lower { layout::connection(&local, &remote) } else { layout::connection(&remote, &local) };
+    fn of(stream: &StreamCell) -> End {
+        let (connection, lower) = stream.name(name);
+        let tuple = stream.tuple();
         End { connection, lower, local_port: tuple.local.port(), remote_port: tuple.remote.port() }
     }
+}
+
+/// The number of a connection, and whether its local end is the lower one.
+#[cold]
+fn name(tuple: FourTuple) -> (u64, bool) {
+    let (local, remote) = (bytes(tuple.local), bytes(tuple.remote));
+    let lower = local <= remote;
+    let connection = if lower { layout::connection(&local, &remote) } else { layout::connection(&remote, &local) };
+    (connection, lower)
 }
 
 fn bytes(address: SocketAddr) -> [u8; 18] {
@@ -323,9 +337,9 @@ mod tests {
             local: "127.0.0.1:80".parse().expect("an address"),
             remote: "[::ffff:127.0.0.1]:4000".parse().expect("an address"),
         };
-        let (one, other) = (End::of(tuple), End::of(tuple.reversed()));
-        assert_eq!(one.connection, other.connection);
-        assert_ne!(one.lower, other.lower);
-        assert_eq!((one.local_port, one.remote_port), (other.remote_port, other.local_port));
+        let ((one, one_is_lower), (other, other_is_lower)) = (name(tuple), name(tuple.reversed()));
+        assert_eq!(one, other);
+        assert_ne!(one, 0);
+        assert_ne!(one_is_lower, other_is_lower);
     }
 }

@@ -122,14 +122,14 @@ impl<W: Write> Lines<'_, W> {
         for (phase, at) in [("b", start), ("e", end)] {
             let ts = self.microseconds(at);
             self.push(&json!({
-                "ph": phase, "cat": "message", "id": track.id, "pid": track.pid, "name": name, "ts": ts, "args": args,
+                "ph": phase, "cat": "message", "id2": {"local": track.id}, "pid": track.pid, "name": name, "ts": ts, "args": args,
             }))?;
         }
         Ok(())
     }
 }
 
-/// The track of a message.
+/// The track of a message, among those of its sender's process.
 struct Track {
     id: usize,
     pid: u32,
@@ -165,5 +165,7 @@ mod tests {
         let count = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
         assert_eq!((count("M"), count("b"), count("e"), count("X"), count("s"), count("f")), (2, 3, 3, 2, 1, 1));
         assert!(events.iter().any(|event| event["name"] == "read" && event["ts"] == 2.0 && event["dur"] == 1.0));
+        // A number without a process would put the message outside all processes.
+        assert!(events.iter().filter(|event| event["cat"] == "message").all(|event| event["id2"]["local"] == 0));
     }
 }

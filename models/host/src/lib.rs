@@ -47,6 +47,8 @@ parameters! {
         wake_up: Distribution = Distribution::ZERO;
         /// A call that stays in the library: on a stream that is on a link.
         library_call: Distribution = Distribution::ZERO;
+        /// Handing a message to the device, after its copy.
+        post: Distribution = Distribution::ZERO;
         /// A call of the kernel: on a stream that is on TCP, and each sleep.
         system_call: Distribution = Distribution::ZERO;
         /// A core's time for a sleep, beside the call: putting the thread to sleep, waking it, and the interrupt of an idle core.
@@ -176,6 +178,7 @@ impl ProcessorConfig {
             + sum(&self.sleep, work.sleeps)
             + sum(&self.packet, count(packets))
             + sum(&self.copy_on_write, work.copies)
+            + sum(&self.post, work.posts)
     }
 
     /// The interruptions of a core.
@@ -192,6 +195,8 @@ impl ProcessorConfig {
 pub struct Work {
     /// Calls that stay in the library.
     pub library_calls: u32,
+    /// Messages that are handed to the device.
+    pub posts: u32,
     /// Calls of the kernel.
     pub system_calls: u32,
     /// Sleeps that are over.

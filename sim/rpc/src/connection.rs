@@ -189,6 +189,11 @@ impl Connection {
         self.sockets[side].as_ref().is_some_and(|socket| socket.cell.lock(endpoint).proto().is_linked())
     }
 
+    /// Where a side's written bytes end, as the protocol counts them on its link.
+    pub(crate) fn link_position(&self, endpoint: &Endpoint, side: usize) -> Option<u64> {
+        self.sockets[side].as_ref().map(|socket| socket.cell.lock(endpoint).proto().positions().0)
+    }
+
     /// A side reads all available bytes.
     pub(crate) fn read(&mut self, endpoint: &Endpoint, side: usize, now: Instant) -> Result<(), u64> {
         let Some(socket) = &mut self.sockets[side] else { return Ok(()) };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use netacc_device::loopback::anchor::InMemoryAnchor;
 use netacc_device::middleware::SplitMix64;
 use netacc_device::{Anchor, DeviceError, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, StreamCell};
+use netacc_driver::{Endpoint, EndpointConfig, Mark, Marked, Readiness, ReadySink, Sharing, StreamCell};
 use netacc_modelled::HostDevice;
 use netacc_proto::{CacheConfig, RxSource, TxSink};
 use netacc_socket::{
@@ -23,9 +23,19 @@ pub struct Broken {
     pub position: u64,
 }
 
-/// The streams that have something new, by their tags: the numbers of their connections.
+/// The streams of a process that have something new, by their tags: the numbers of their connections.
 #[derive(Default)]
-pub(crate) struct ReadyStreams(Mutex<Vec<u32>>);
+pub(crate) struct ReadyStreams {
+    ready: Mutex<Vec<u32>>,
+    posted: Mutex<Vec<Posted>>,
+}
+
+/// The device has a stream's bytes up to a position on its link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posted {
+    pub(crate) number: usize,
+    pub(crate) position: u64,
+}
 
 impl ReadyStreams {
     /// Takes them, each once, in order.
@@ -36,8 +46,13 @@ impl ReadyStreams {
         ready.into_iter().map(|tag| tag as usize).collect()
     }
 
+    /// Takes what was posted, in order. Nothing is kept unless the endpoint is traced.
+    pub(crate) fn take_posted(&self) -> Vec<Posted> {
+        std::mem::take(&mut *self.posted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// As if a stream had something new.
-    pub(crate) fn mark(&self, number: u32) {
+    pub(crate) fn renew(&self, number: u32) {
         self.list().push(number);
     }
 
@@ -46,7 +61,7 @@ impl ReadyStreams {
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -62,6 +77,13 @@ impl ReadySink for ReadyStreams {
     }
     fn moved(&self, cell: &Arc<StreamCell>) {
         self.add(cell);
+    }
+    fn mark(&self, cell: &StreamCell, marked: &Marked) {
+        if marked.mark == Mark::Posted {
+            let number = cell.tag().load(Ordering::Relaxed) as usize;
+            let posted = Posted { number, position: marked.position };
+            self.posted.lock().unwrap_or_else(PoisonError::into_inner).push(posted);
+        }
     }
 }
 

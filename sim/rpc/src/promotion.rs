@@ -105,7 +105,7 @@ impl Run {
         let Some(connection) = self.connections.get(number as usize) else { return };
         let client = connection.client as usize;
         if self.uses_tcp(connection) {
-            self.hosts[client].ready.mark(number);
+            self.hosts[client].ready.renew(number);
             self.turn_for_tcp(client);
         }
     }

@@ -187,7 +187,9 @@ impl Run {
         let (mut endpoints, mut hosts) = (Vec::new(), Vec::new());
         for (host, of) in config.hosts.iter().enumerate() {
             let ready = Arc::new(ReadyStreams::default());
-            endpoints.push(endpoint(&cluster.open(HostId(host as u32)), &config.stack, &ready)?);
+            let endpoint = endpoint(&cluster.open(HostId(host as u32)), &config.stack, &ready)?;
+            endpoint.set_traced(config.traced);
+            endpoints.push(endpoint);
             hosts.push(HostState::new(of, ready));
         }
         let short_clients: Vec<_> = config.conversations.iter().map(ShortClient::new).collect();

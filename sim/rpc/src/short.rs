@@ -172,7 +172,7 @@ impl Run {
             let AnchorDelivery::Reset { to } = delivery else { continue };
             let host = hosts[usize::from(to == AnchorEnd::Second)];
             if wire.deliver(delivery) {
-                self.hosts[host].ready.mark(number as u32);
+                self.hosts[host].ready.renew(number as u32);
                 self.nudge(host);
             }
         }

@@ -45,7 +45,7 @@ impl Run {
         self.interrupt(host, number, now);
         self.turn_for_tcp(host);
         if waits {
-            self.hosts[hosts[1 - side]].ready.mark(number);
+            self.hosts[hosts[1 - side]].ready.renew(number);
             self.turn_for_tcp(hosts[1 - side]);
         }
         self.release_if_over(number as usize);
@@ -56,7 +56,7 @@ impl Run {
     fn interrupt(&mut self, host: usize, number: u32, now: Instant) {
         match self.report_at(host, now).or_else(|| self.has_softirqs(host, number as usize).then_some(now)) {
             Some(at) => self.hosts[host].timers.push(Reverse((at, Due::Interrupt(number as usize)))),
-            None => self.hosts[host].ready.mark(number),
+            None => self.hosts[host].ready.renew(number),
         }
     }
 
@@ -153,7 +153,7 @@ impl Run {
         let peer = connection.host(usize::from(host == connection.client as usize));
         match self.has_softirqs(peer, number) {
             true => self.hosts[peer].timers.push(Reverse((self.cluster.now(), Due::Interrupt(number)))),
-            false => self.hosts[peer].ready.mark(number as u32),
+            false => self.hosts[peer].ready.renew(number as u32),
         }
         self.nudge(peer);
     }
@@ -171,6 +171,7 @@ impl Run {
         let mut peers = Vec::new();
         for _ in 0..MAX_POLLS {
             let wake = run_process(&self.endpoints[host], now);
+            self.trace_posts(host, now);
             let mut ready = self.hosts[host].ready.take();
             self.poll_verbs(host, now);
             self.take_due(host, now, &mut ready);

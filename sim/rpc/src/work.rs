@@ -6,6 +6,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::{Anchor, Instant};
 use netacc_host::{Part, ProcessorConfig, Step, Work};
@@ -13,8 +14,9 @@ use netacc_modelled::HostId;
 
 use crate::connection::Moves;
 use crate::host_threads::{HelperTask, HostThreads, Job, Task};
+use crate::process::Posted;
 use crate::run::{HostState, Run};
-use crate::stages::Costs;
+use crate::stages::{Costs, Ends};
 
 impl Run {
     /// The threads of a host that have a core do their work, and those that are ready get one.
@@ -179,6 +181,17 @@ impl Run {
         }
     }
 
+    /// The device of a host has messages now that were held back, or that a job has just written.
+    pub(crate) fn trace_posts(&mut self, host: usize, now: Instant) {
+        for Posted { number, position } in self.hosts[host].ready.take_posted() {
+            let Some(connection) = self.connections.get_mut(number) else { continue };
+            let side = usize::from(host != connection.client as usize);
+            if let Some(traced) = &mut connection.traced {
+                traced.posted(side, now, position);
+            }
+        }
+    }
+
     /// A job of a host is over now: it has read messages, and sent one.
     fn trace_moves(&mut self, number: usize, host: usize, job: &Job, (now, moves): (Instant, Moves)) {
         let Some(threads) = &self.hosts[host].threads else { return };
@@ -197,6 +210,11 @@ impl Run {
             };
             config.time(&work, job.seed)
         };
+        let post = match on_link {
+            true => config.time(&Work { posts: 1, ..Work::default() }, job.seed),
+            false => Duration::ZERO,
+        };
+        let link_position = on_link.then(|| connection.link_position(&self.endpoints[host], side)).flatten();
         // The call that asks for what is ready comes before the one that reads.
         let asks = u32::from(job.step.asks);
         let read = cost(asks + 1, [moves.read, 0]).saturating_sub(cost(0, [0, 0]));
@@ -209,8 +227,10 @@ impl Run {
         if moves.written > 0 {
             let write = cost(1, [0, 0]);
             let copy = cost(1, [0, moves.written]).saturating_sub(write);
-            traced.sent(side, now, Costs { write, copy }, on_link, (moves.written, written));
+            let ends = Ends { all: written, link: link_position };
+            traced.sent(side, now, Costs { write, copy, post }, moves.written, ends);
         }
+        self.trace_posts(host, now);
     }
 
     /// The bytes that one end of a conversation will move in that part of its turn, as far as they can be predicted.
@@ -239,7 +259,7 @@ impl Run {
         let copies = if saves { moves.served } else { 0 };
         let work = Work { connections, bytes, copies, service: each * moves.served, ..Work::default() };
         match connection.is_linked(&self.endpoints[host], side) {
-            true => Work { library_calls: calls, ..work },
+            true => Work { library_calls: calls, posts: u32::from(moves.written > 0), ..work },
             false => Work { system_calls: calls, tcp_bytes: [moves.read, moves.written], ..work },
         }
     }

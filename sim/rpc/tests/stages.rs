@@ -7,7 +7,7 @@ use netacc_host::{LoopKind, ProcessorConfig};
 use netacc_modelled::HostConfig;
 use netacc_rnic::network::{LinkConfig, Topology};
 use netacc_rnic::NicConfig;
-use netacc_rpc::{run_plain, Conversation, Outcome, RunConfig, StackConfig, Tcp, TracedMessage};
+use netacc_rpc::{run_plain, Arrival, Conversation, Outcome, Pause, RunConfig, StackConfig, Tcp, TracedMessage};
 use netacc_trace::stage::Stage;
 
 /// Bits per second: a byte takes a nanosecond.
@@ -25,6 +25,7 @@ fn processor(spin: Duration, loop_kind: LoopKind) -> ProcessorConfig {
         spin,
         wake_up: ns(5_000).into(),
         library_call: ns(100).into(),
+        post: ns(40).into(),
         copy_per_kib: ns(512).into(),
         loop_kind,
         ..ProcessorConfig::free()
@@ -33,12 +34,16 @@ fn processor(spin: Duration, loop_kind: LoopKind) -> ProcessorConfig {
 
 /// Clients on one host with such processors ask a server on another one.
 fn run(clients: usize, processor: &ProcessorConfig) -> Outcome {
-    let host = HostConfig { processor: Some(processor.clone()), ..HostConfig::roce(NicConfig::ideal(LINE)) };
     let talk = Conversation::closed(0, 1, 64, 200, 100).expect("lengths above 0");
     let talk = Conversation { service: ns(SERVICE_NS), ..talk };
+    run_talk(clients, processor, NicConfig::ideal(LINE), &talk)
+}
+
+fn run_talk(clients: usize, processor: &ProcessorConfig, nic: NicConfig, talk: &Conversation) -> Outcome {
+    let host = HostConfig { processor: Some(processor.clone()), ..HostConfig::roce(nic) };
     let config = RunConfig {
         hosts: vec![host.clone(), host],
-        conversations: vec![talk; clients],
+        conversations: vec![talk.clone(); clients],
         stack: StackConfig::default(),
         tcp: Tcp::Memory,
         sampled: false,
@@ -79,7 +84,8 @@ fn processes_that_poll() {
     // A round trip on the wire has both messages, and the delays.
     assert!(wire > DELAY_NS + 64 && wire < DELAY_NS + 400, "{wire} ns");
     // The server waits by one call, and reads by another.
-    let expected = [(Stage::Call, 100), (Stage::Copy, 32), (Stage::Wire, wire), (Stage::Read, 2 * 100 + 32)];
+    let read = 2 * 100 + 32;
+    let expected = [(Stage::Call, 100), (Stage::Copy, 32), (Stage::Post, 40), (Stage::Wire, wire), (Stage::Read, read)];
     assert_eq!(durations(&request), expected);
     assert_eq!((answer.stages.get(Stage::Call), answer.stages.get(Stage::Copy)), (100, 100));
     assert_eq!(answer.begun.as_nanos() - end(&request), SERVICE_NS);
@@ -91,8 +97,9 @@ fn the_stages_add_up_to_the_latency() {
     for spin in [Duration::MAX, Duration::ZERO] {
         let outcome = run(1, &processor(spin, LoopKind::Turns));
         let (request, answer) = exchange(&outcome);
-        let posted = request.begun.as_nanos() + request.stages.get(Stage::Call) + request.stages.get(Stage::Copy);
-        let after_the_answer = 100 + 32;
+        let before = [Stage::Call, Stage::Copy, Stage::Post].map(|stage| request.stages.get(stage));
+        let posted = request.begun.as_nanos() + before.iter().sum::<u64>();
+        let after_the_answer = 100 + 32 + 40;
         let latency = outcome.measured[0].latencies_ns[50];
         assert_eq!(end(&answer) + after_the_answer - posted, latency);
     }
@@ -116,4 +123,22 @@ fn a_busy_server() {
         waits.map(|message| message.stages.get(Stage::Completion) + message.stages.get(Stage::Ready)).collect();
     let mean = waits.iter().sum::<u64>() / waits.len() as u64;
     assert!((6 * SERVICE_NS..8 * SERVICE_NS).contains(&mean), "{mean} ns");
+}
+
+// Breaks if the time is lost in which the driver holds messages back, until earlier ones are complete.
+#[test]
+fn more_messages_than_are_answered() {
+    let held = |interval: Duration| {
+        let talk = Conversation::closed(0, 1, 64, 200, 100).expect("lengths above 0");
+        let talk = Conversation { arrival: Arrival::Open { interval: Pause::Fixed(interval) }, ..talk };
+        let processor = processor(Duration::MAX, LoopKind::Turns);
+        let outcome = run_talk(1, &processor, NicConfig::ideal(LINE), &talk);
+        let requests = outcome.messages.into_iter().filter(|message| message.is_request);
+        let requests: Vec<TracedMessage> = requests.collect();
+        assert!(requests.windows(2).all(|two| end(&two[0]) <= end(&two[1])), "{requests:?}");
+        requests.iter().map(|message| message.stages.get(Stage::Held)).max()
+    };
+    assert_eq!(held(ns(20_000)), Some(0));
+    let longest = held(ns(300)).expect("there are messages");
+    assert!(longest > DELAY_NS, "{longest} ns");
 }

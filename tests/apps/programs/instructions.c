@@ -1,5 +1,5 @@
 /* Two ends of one connection in one process: round trips of 64 bytes, each of which finds its message there. `count` of them
- * after so many that both directions are on a link where there can be one. */
+ * after so many that both directions are on a link where there can be one. In between it says "ready" and reads a line. */
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -37,11 +37,18 @@ int main(int argc, char **argv)
     must(connect(client, (struct sockaddr *)&address, len) == 0, "connect");
     int server = accept(listener, NULL, NULL), count = argc > 1 ? atoi(argv[1]) : 0;
     must(server >= 0, "accept");
-    for (int i = 0; i < BEFORE + count; i++) {
+    for (int i = 0; i < BEFORE; i++) {
         pass(client, server);
         pass(server, client);
-        if (i < BEFORE)
-            usleep(1000);
+        usleep(1000);
+    }
+    puts("ready");
+    fflush(stdout);
+    while (getchar() != '\n' && !feof(stdin))
+        ;
+    for (int i = 0; i < count; i++) {
+        pass(client, server);
+        pass(server, client);
     }
     puts("done");
     return 0;

@@ -18,7 +18,7 @@ pub struct TraceArgs {
     pub pids: Vec<u32>,
 
     /// How long to trace
-    #[arg(long, default_value = "3s", value_name = "TIME", value_parser = time)]
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = time)]
     pub duration: Duration,
 
     /// Length of a window; longer ones are needed where messages take more than a few milliseconds
@@ -26,7 +26,7 @@ pub struct TraceArgs {
     pub window: Duration,
 
     /// Time from one window to the next; as long as a window to record everything
-    #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = time)]
+    #[arg(long, default_value = "500ms", value_name = "TIME", value_parser = time)]
     pub every: Duration,
 
     /// Also write a record of the trace to this new folder, for netacc report and notebooks

@@ -2,7 +2,7 @@
 //!
 //! The methods here need nothing but the stream. Locking it takes the endpoint, too: see [`guard`](super::guard).
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use netacc_device::{Anchor, FourTuple, Memory, QueuePairId, Region};
@@ -42,7 +42,17 @@ pub struct StreamCell {
     pub(super) low_water: AtomicU32,
     /// See [`StreamCell::limit_ring`].
     pub(super) ring_limit: AtomicU32,
+    /// See [`StreamCell::name`].
+    name: Name,
     pub(super) inner: Mutex<Inner>,
+}
+
+/// What a trace calls the stream.
+#[derive(Debug, Default)]
+struct Name {
+    /// 0: it has none yet.
+    connection: AtomicU64,
+    lower: AtomicBool,
 }
 
 /// The part of a stream under its lock. The types of its states are in [`states`](super::states).
@@ -104,6 +114,7 @@ impl StreamCell {
             opening: AtomicBool::new(false),
             low_water: AtomicU32::new(1),
             ring_limit: AtomicU32::new(u32::MAX),
+            name: Name::default(),
             inner: Mutex::new(Inner {
                 proto,
                 anchor,
@@ -124,6 +135,21 @@ impl StreamCell {
     /// The TCP connection, as this side sees it.
     pub fn tuple(&self) -> FourTuple {
         self.tuple
+    }
+
+    /// The number of the connection in a trace, and whether this is its lower end. They follow from the addresses by `compute`,
+    /// whose number is never 0 and which always returns the same.
+    #[inline]
+    pub fn name(&self, compute: impl FnOnce(FourTuple) -> (u64, bool)) -> (u64, bool) {
+        match self.name.connection.load(Ordering::Acquire) {
+            0 => {
+                let (connection, lower) = compute(self.tuple);
+                self.name.lower.store(lower, Ordering::Relaxed);
+                self.name.connection.store(connection, Ordering::Release);
+                (connection, lower)
+            }
+            connection => (connection, self.name.lower.load(Ordering::Relaxed)),
+        }
     }
 
     /// Readiness, without a lock.

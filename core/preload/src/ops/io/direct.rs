@@ -3,7 +3,7 @@
 //!
 //! This module checks the socket's part of the preconditions:
 //! * the call has one buffer, whose memory is accessible, and no flag or option that gives it another meaning;
-//! * no path choice measures the connection, and no trace runs;
+//! * no path choice measures the connection, and no trace records it;
 //! * a receive may return any number of bytes, and no watcher waits for them.
 //!
 //! A call that does not meet them, or finds no bytes or no room, takes the steps of `core/socket`.
@@ -37,7 +37,7 @@ pub(super) unsafe fn send(target: &Target<'_>, iov: &[iovec], flags: c_int) -> O
         && !sock.options.cork.load(Ordering::Relaxed)
         && sock.deferred_error.load(Ordering::Relaxed) == 0
         && sock.answers.is_none()
-        && !trace::is_running();
+        && !trace::is_recording();
     if !plain || iov_len == 0 || iov_len > SHORT || access::readable(iov_base, iov_len) < iov_len {
         return None;
     }
@@ -53,7 +53,8 @@ pub(super) unsafe fn send(target: &Target<'_>, iov: &[iovec], flags: c_int) -> O
 pub(super) unsafe fn receive(target: &Target<'_>, iov: &[iovec], flags: c_int) -> Option<usize> {
     let (sock, Connection { endpoint, cell }) = (target.sock, target.connection);
     let [iovec { iov_base, iov_len }] = *iov else { return None };
-    let plain = flags & !WITHOUT_EFFECT == 0 && cell.low_water() == 1 && sock.answers.is_none() && !trace::is_running();
+    let plain =
+        flags & !WITHOUT_EFFECT == 0 && cell.low_water() == 1 && sock.answers.is_none() && !trace::is_recording();
     if !plain || iov_len == 0 {
         return None;
     }

@@ -12,7 +12,7 @@ EVENTS_A_PLAIN_PACKET = 1
 #: Packets that make and close a TCP connection.
 CONNECTION_PACKETS = 7
 #: Costs of a request on a processor.
-COSTS = ("library_call_ns", "system_call_ns", "segment_ns", "connection_ns", "copy_per_kib_ns")
+COSTS = ("library_call_ns", "post_ns", "system_call_ns", "segment_ns", "connection_ns", "copy_per_kib_ns")
 #: Events a second of one processor. Measured on two shared virtual cores: 300,000 and 450,000 on links
 #: (`incast`, `stacks`), 83,000 to 102,000 on kernel TCP (4,000 connections; `stacks`).
 EVENTS_A_SECOND, EVENTS_A_SECOND_OF_TCP = 400_000, 90_000
@@ -92,7 +92,7 @@ def _work(resolved: Resolved, group: Resolved, size: float) -> float:
     processors = resolved["processors"]
     costs = group["costs"] or processors["costs"]
     mean = {name: mean_ns(costs[name]) for name in COSTS}
-    calls = 3 * mean["library_call_ns"]
+    calls = 3 * mean["library_call_ns"] + mean["post_ns"]
     if not group["promote"]:
         segments = -(-size // costs["segment_size_bytes"])
         calls = 3 * mean["system_call_ns"] + mean["segment_ns"] * segments
