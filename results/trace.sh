@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Records where a Redis request spends its time: results/trace/link and results/trace/anchor, by `netacc trace`.
+# Records where a Redis request spends its time: results/trace/link and results/trace/anchor, by `netacc trace`, and
+# results/trace/paths, by `netacc bench`: how long requests take on kernel TCP, a Unix socket and shared memory, in turns.
+# results/trace_verbs.sh records the same between two hosts.
 #
 # One client, one request at a time, SET of 64 bytes. The second record is of the same two processes after `netacc demote`.
-# Takes ten seconds. Run it on an idle machine.
+# Takes half a minute. Run it on an idle machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -19,9 +21,11 @@ client=$!
 # Until the processes have found out whether to spin.
 sleep 5
 
-rm -rf "${OUT:?}/link" "${OUT:?}/anchor"
+rm -rf "${OUT:?}/link" "${OUT:?}/anchor" "${OUT:?}/paths"
 mkdir -p "$OUT"
 windows=(--duration 1s --window 4ms --every 100ms)
 "$BIN/netacc" trace -p "$server" -p "$client" "${windows[@]}" --record "$OUT/link"
 "$BIN/netacc" demote -p "$server" -p "$client"
 "$BIN/netacc" trace -p "$server" -p "$client" "${windows[@]}" --record "$OUT/anchor"
+kill "$server" "$client"
+"$BIN/netacc" bench redis --clients 1 --size 64 --paths tcp,unix,shm --pairs 5 --seconds 1 --record "$OUT/paths"
