@@ -39,6 +39,7 @@ readonly NEEDS_APPS=(
     # Programs without a shared C library, and others in Go.
     musl-gcc=musl-tools go=golang-go
     /usr/sbin/nats-server=nats-server etcd=etcd-server caddy=caddy
+    prometheus=prometheus prometheus-node-exporter=prometheus-node-exporter
 )
 # The lab itself installs the packages for booting (netacc lab setup); these are the programs that its tests run inside.
 readonly NEEDS_LAB_TESTS=(
@@ -162,6 +163,9 @@ need_lab() {
     VIRTUAL_ENV="$PWD/.venv" .venv/bin/maturin develop --quiet --release --locked --manifest-path core/python/Cargo.toml
 }
 
+# The Go modules of the tests: Porcupine, which checks histories of operations.
+need_modules() { (cd tests/apps/programs/linearizable && GOFLAGS=-mod=readonly go mod download); }
+
 # The programs under test: those of `build`, or the folder in $NETACC_BIN_DIR.
 need_binaries() { [ -n "${NETACC_BIN_DIR:-}" ] || job_build; }
 
@@ -171,6 +175,7 @@ job_setup() { # install the needs of every other job
     need_rust
     need_python
     need "${NEEDS_LINT[@]}" "${NEEDS_APPS[@]}" "${NEEDS_NS3[@]}"
+    need_modules
     say "everything that the jobs need is installed"
 }
 
@@ -532,6 +537,7 @@ job_mutants() { # deliberate faults of library and device, which the programs mu
 job_apps() { # pytest: real programs, natively and accelerated (arguments replace the folders)
     need_python
     need "${NEEDS_APPS[@]}"
+    need_modules
     need_binaries
     if [ $# != 0 ]; then
         .venv/bin/python -m pytest "$@"
