@@ -21,6 +21,7 @@ const DT_RELA_BYTES: u64 = 8;
 const DT_OTHER_RELOCATIONS: [u64; 4] = [17, 22, 23, 36];
 const PT_INTERP: u32 = 3;
 const PT_TLS: u32 = 7;
+const PT_UNWINDING: u32 = 0x6474_e550;
 const PT_RELRO: u32 = 0x6474_e552;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
@@ -77,6 +78,8 @@ pub struct Elf<'a> {
     pub tls: Option<u64>,
     /// Whether it names shared libraries that it needs.
     pub needs_libraries: bool,
+    /// The unwinder's table of functions: its address, and its bytes in the file.
+    pub unwinding: Option<(u64, Range<usize>)>,
     /// Whether it names an interpreter, or is one.
     is_interpreted: bool,
     /// Its dynamic section, in the file.
@@ -147,7 +150,7 @@ fn is_own(bytes: &[u8]) -> bool {
     own && matches!(half(bytes, 16), Some(EXECUTABLE | MOVABLE))
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
 
@@ -228,6 +231,7 @@ impl<'a> Elf<'a> {
             headers: (0, count),
             tls: None,
             needs_libraries: false,
+            unwinding: None,
             is_interpreted: false,
             dynamic: None,
             sealed: None,
@@ -238,6 +242,10 @@ impl<'a> Elf<'a> {
                 PT_LOAD => elf.segments.push(Segment::read(bytes, at)?),
                 PT_INTERP => elf.is_interpreted = true,
                 PT_DYNAMIC => elf.dynamic = Some(range(word(bytes, at + 8)?, word(bytes, at + 32)?, bytes.len())?),
+                PT_UNWINDING => {
+                    let table = range(word(bytes, at + 8)?, word(bytes, at + 32)?, bytes.len())?;
+                    elf.unwinding = Some((word(bytes, at + 16)?, table));
+                }
                 PT_TLS => elf.tls = Some(word(bytes, at + 40)?),
                 PT_RELRO => {
                     let (begin, len) = (word(bytes, at + 16)?, word(bytes, at + 40)?);

@@ -9,15 +9,18 @@
 //! | --- | --- |
 //! | the changes of a program, or the reason against it | [`plan`] |
 //! | moving instructions to another place | [`relocate`] |
-//! | system calls in code | [`sites`] |
-//! | the file's headers; the functions of Go; lengths of instructions; numbers of calls | [`elf`], `go`, [`decode`], `library_calls` |
+//! | system calls in code, and where it is entered indirectly | [`sites`], [`indirect`] |
+//! | the file's headers; the functions of Go; pieces of the file; lengths of instructions; numbers of calls; arguments of `clone3` | [`elf`], `go`, [`code`], [`decode`], `library_calls`, [`clone3`] |
 //!
 //! Invariant: a program is changed as a whole or not at all. A call that stayed in a changed program would act on the
 //! kernel's socket beneath a link, and bytes would be lost.
 
+pub mod clone3;
+pub mod code;
 pub mod decode;
 pub mod elf;
 mod go;
+pub mod indirect;
 #[cfg(target_arch = "x86_64")]
 pub mod library_calls;
 pub mod plan;
@@ -26,6 +29,10 @@ pub mod sites;
 
 /// The variable that names the static program to `netacc-loader`. The program itself does not get it.
 pub const PROGRAM_VARIABLE: &str = "NETACC_STATIC_PROGRAM";
+
+/// If it is set, the number of a descriptor of the static program's file, which `netacc-loader` closes; then
+/// [`PROGRAM_VARIABLE`] is the program's name alone. The program itself does not get it.
+pub const DESCRIPTOR_VARIABLE: &str = "NETACC_STATIC_DESCRIPTOR";
 
 /// Whether a file is a program for this processor that needs no shared library, by its headers. `read` fills bytes from an offset, or
 /// returns that it cannot. Needs no memory.

@@ -18,10 +18,12 @@
 
 use std::ops::Range;
 
+use crate::code::Code;
 use crate::decode::{decode, Kind};
 use crate::elf::Elf;
+use crate::indirect::Indirect;
 use crate::relocate::{append, distance, jump};
-use crate::sites::{search, sweep, Code, Found, Site, SYSCALL};
+use crate::sites::{search, sweep, Found, Site, SYSCALL};
 use crate::{go, Refusal};
 
 /// The length of the jump that replaces a system call.
@@ -87,7 +89,7 @@ impl Plan {
         for code in code_of(elf) {
             let found = match functions {
                 Some(functions) => sweep(code, with_calls(code, functions))?,
-                None => search(code)?,
+                None => search(code, &Indirect::of(elf))?,
             };
             plan.add_all(code, &found)?;
         }

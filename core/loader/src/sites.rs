@@ -6,7 +6,9 @@
 
 use std::ops::Range;
 
+use crate::code::Code;
 use crate::decode::{decode, Kind, MAX_LEN};
+use crate::indirect::Indirect;
 use crate::Refusal;
 
 /// `syscall`.
@@ -18,22 +20,6 @@ const BEFORE: usize = 6;
 /// Bytes around a system call that have to be instructions, so that data that looks like one is not changed. Arbitrary: one
 /// byte of sixteen is no instruction, and data of this length nearly always has one.
 const CLEAN: usize = 32;
-
-/// Code: its bytes as they are in the file, and the address of the first.
-#[derive(Clone, Copy, Debug)]
-pub struct Code<'a> {
-    /// The bytes.
-    pub bytes: &'a [u8],
-    /// The address of the first one.
-    pub address: u64,
-}
-
-impl Code<'_> {
-    /// The longest piece that an instruction at this offset may take, to the end of the code.
-    pub(crate) fn window(&self, at: usize) -> &[u8] {
-        &self.bytes[at.min(self.bytes.len())..self.bytes.len().min(at + MAX_LEN)]
-    }
-}
 
 /// A system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +39,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether a branch or a call goes to this offset.
+    /// Whether code is entered at this offset: by a branch, by a call, or indirectly.
     pub fn is_target(&self, at: usize) -> bool {
         self.targets.get(at / 64).is_some_and(|bits| bits >> (at % 64) & 1 != 0)
     }
@@ -75,13 +61,15 @@ pub fn sweep(code: Code<'_>, runs: impl IntoIterator<Item = Range<usize>>) -> Re
 const LEAD: usize = 1024;
 /// Bytes behind it that may move or have a short branch to those that move.
 const TRAIL: usize = 192;
+/// Bytes from a system call on that a jump in its place, and the instruction whose beginning it takes, may have.
+const MOVED: usize = 5 + MAX_LEN;
 
 /// Reads the code whose functions are not known. The result is that of a [`sweep`] over all of it, as far as it concerns
 /// the system calls and their neighbours.
 ///
 /// # Errors
 /// [`Refusal::Doubtful`].
-pub fn search(code: Code<'_>) -> Result<Found, Refusal> {
+pub fn search(code: Code<'_>, indirect: &Indirect<'_>) -> Result<Found, Refusal> {
     let len = code.bytes.len();
     let mut regions: Vec<Range<usize>> = Vec::new();
     for at in memchr::memmem::find_iter(code.bytes, &SYSCALL) {
@@ -92,9 +80,11 @@ pub fn search(code: Code<'_>) -> Result<Found, Refusal> {
         }
     }
     let runs: Option<Vec<_>> = regions.iter().map(|region| Some(boundary(code, region.start)?..region.end)).collect();
-    let Some(runs) = runs else { return sweep(code, std::iter::once(0..len)) };
-    let mut found = sweep(code, runs)?;
-    add_far_targets(code, &mut found);
+    let mut found = match runs {
+        Some(runs) => sweep(code, runs)?,
+        None => sweep(code, std::iter::once(0..len))?,
+    };
+    add_far_targets(code, indirect, &mut found);
     Ok(found)
 }
 
@@ -125,29 +115,60 @@ fn boundary(code: Code<'_>, start: usize) -> Option<usize> {
     Some(met)
 }
 
-/// Adds the targets of long branches and calls from anywhere that are near a system call. Bytes within another instruction
-/// may look like such a branch; then a neighbour stays that could move.
-fn add_far_targets(code: Code<'_>, found: &mut Found) {
+/// Adds the targets that are near a system call: of long branches and calls from anywhere, of addresses in instructions and in
+/// data. Bytes within another instruction may look like such a branch or address; then a neighbour stays that could move.
+fn add_far_targets(code: Code<'_>, indirect: &Indirect<'_>, found: &mut Found) {
     let len = code.bytes.len();
     let mut near = vec![0u64; found.targets.len()];
     for site in &found.sites {
         let begin = site.before.last().copied().unwrap_or(site.at);
-        for at in begin..len.min(site.at + TRAIL) {
+        for at in begin..len.min(site.at + MOVED) {
             near[at / 64] |= 1 << (at % 64);
         }
     }
-    for (at, distance) in code.bytes.windows(4).enumerate().skip(1) {
-        let by = i32::from_le_bytes([distance[0], distance[1], distance[2], distance[3]]);
-        let target = (at as i64 + 4 + i64::from(by)) as usize;
-        if target >= len || near[target / 64] >> (target % 64) & 1 == 0 {
-            continue;
+    // Without a branch, which would often be mispredicted: nothing is near the end.
+    let is_near = |target: usize| {
+        let target = target.min(len);
+        near[target / 64] >> (target % 64) & 1 != 0
+    };
+    let targets = &mut found.targets;
+    let mut tables = Vec::new();
+    let (begin, has_constants) = (code.address as u32, indirect.has_constants());
+    let mut previous = 0;
+    for (at, part) in code.bytes.windows(5).enumerate() {
+        let opcode = [previous, part[0]];
+        previous = part[0];
+        let value = u32::from_le_bytes([part[1], part[2], part[3], part[4]]);
+        let target = (at as i64 + 5 + i64::from(value as i32)) as usize;
+        let loads = opcode[0] == LOAD_ADDRESS && opcode[1] & FORM == RELATIVE;
+        if is_near(target) {
+            let is_conditional = opcode[0] == 0x0f && opcode[1] & 0xf0 == 0x80;
+            if is_conditional || loads || matches!(opcode[1], 0xe8 | 0xe9) {
+                targets[target / 64] |= 1 << (target % 64);
+            }
         }
-        let is_conditional = at > 1 && code.bytes[at - 2] == 0x0f && code.bytes[at - 1] & 0xf0 == 0x80;
-        if is_conditional || matches!(code.bytes[at - 1], 0xe8 | 0xe9) {
-            found.targets[target / 64] |= 1 << (target % 64);
+        if loads && target >= len {
+            tables.push(code.address.wrapping_add(target as u64));
+        }
+        let constant = value.wrapping_sub(begin) as usize;
+        if has_constants && is_near(constant) {
+            targets[constant / 64] |= 1 << (constant % 64);
         }
     }
+    indirect.visit(&tables, &(code.address..code.address + len as u64), |address| {
+        let target = address.wrapping_sub(code.address) as usize;
+        if is_near(target) {
+            targets[target / 64] |= 1 << (target % 64);
+        }
+    });
 }
+
+/// `lea`, whose operand is relative to the next instruction.
+const LOAD_ADDRESS: u8 = 0x8d;
+const FORM: u8 = 0xc7;
+const RELATIVE: u8 = 0x05;
+/// `endbr64`: indirect branches go there, where the processor checks them.
+const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 fn sweep_run(code: Code<'_>, run: Range<usize>, found: &mut Found) -> Result<(), Refusal> {
     let end = run.end.min(code.bytes.len());
@@ -181,6 +202,7 @@ fn sweep_run(code: Code<'_>, run: Range<usize>, found: &mut Found) -> Result<(),
                     *bits |= 1 << (target % 64);
                 }
             }
+            Kind::Nop if code.bytes[at..].starts_with(&LANDING) => found.targets[at / 64] |= 1 << (at % 64),
             _ => {}
         }
         last[count % BEFORE] = at;
@@ -238,10 +260,10 @@ mod tests {
         let bytes = planted();
         let code = Code { bytes: &bytes, address: 0x1000 };
         let swept = sweep(code, std::iter::once(0..bytes.len())).expect("it is clean");
-        let searched = search(code).expect("it is clean");
+        let searched = search(code, &Indirect::default()).expect("it is clean");
         assert!(swept.sites.len() > 20);
         assert_eq!(swept.sites, searched.sites);
-        let near = |site: &Site| site.before.last().copied().unwrap_or(site.at)..site.at + JUMP_AND_NEXT;
+        let near = |site: &Site| site.before.last().copied().unwrap_or(site.at)..site.at + MOVED;
         for at in swept.sites.iter().flat_map(near) {
             assert!(!swept.is_target(at) || searched.is_target(at), "a branch goes to {at:#x}");
         }
@@ -253,12 +275,35 @@ mod tests {
         // `mov eax, 0xb8b8b8b8`, a thousand times: it reads the same from each of its bytes.
         let mut bytes = vec![0xb8; 5000];
         bytes.extend([0x0f, 0x05, 0xc3, 0x90, 0x90, 0x90]);
-        let found = search(Code { bytes: &bytes, address: 0x1000 }).expect("it is clean");
+        let found = search(Code { bytes: &bytes, address: 0x1000 }, &Indirect::default()).expect("it is clean");
         assert_eq!(found.sites.iter().map(|site| site.at).collect::<Vec<_>>(), [5000]);
     }
 
-    /// A jump, and the instruction of which it takes the beginning.
-    const JUMP_AND_NEXT: usize = 5 + MAX_LEN;
+    // Breaks if an address of code in an instruction, or an instruction that marks an entry, is not seen.
+    #[test]
+    fn indirect_entries_are_targets() {
+        let entered = |code: &[u8], from: &[u8]| {
+            let far = 4096usize;
+            let mut bytes = code.to_vec();
+            bytes.resize(far, 0x90);
+            bytes.extend(from);
+            bytes.push(0xc3);
+            let found = search(Code { bytes: &bytes, address: 0x40_1000 }, &Indirect::default()).expect("it is clean");
+            (0..code.len()).filter(|at| found.is_target(*at)).collect::<Vec<_>>()
+        };
+        // mov eax, 39; syscall; nop; nop; nop
+        let code = [0xb8, 39, 0, 0, 0, 0x0f, 0x05, 0x90, 0x90, 0x90];
+        assert!(entered(&code, &[]).is_empty());
+        // lea rax, [rip + the second nop], which is 4096 + 7 - 8 bytes before the next instruction.
+        let lea = [&[0x48, 0x8d, 0x05][..], &(-4095i32).to_le_bytes()].concat();
+        assert_eq!(entered(&code, &lea), [8]);
+        // mov edi, offset of the first nop
+        let constant = [&[0xbf][..], &0x40_1007u32.to_le_bytes()].concat();
+        assert_eq!(entered(&code, &constant), [7]);
+        // mov eax, 39; syscall; endbr64; ret
+        let landing = [0xb8, 39, 0, 0, 0, 0x0f, 0x05, 0xf3, 0x0f, 0x1e, 0xfa, 0xc3];
+        assert_eq!(entered(&landing, &[]), [7]);
+    }
 
     // Breaks if a table among code that contains the bytes of a system call would be changed.
     #[test]
