@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.apps.lib.client import DONE, read_report
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.process import Process
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -37,6 +39,16 @@ GO = ["go", "go-stripped", "go-pie", "go-cgo"]
 BUILDS = [*COMPILERS, "rust", *GO]
 
 SPAWN = "import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); os.waitpid(pid, 0)"
+
+#: Python's descriptors are closed when another program starts.
+EXEC_FILE = "import os, sys; os.execve(os.open(sys.argv[1], os.O_RDONLY), sys.argv[1:], os.environ)"
+EXEC_COPY = """
+import os, pathlib, sys
+copy = os.memfd_create("copy")
+with open(copy, "wb", closefd=False) as to:
+    to.write(pathlib.Path(sys.argv[1]).read_bytes())
+os.execve(copy, sys.argv[1:], os.environ)
+"""
 
 Build = Callable[[str], Path]
 
@@ -100,6 +112,8 @@ def test_a_static_server_talks_over_links(kind: str, build: Build, lab: Lab) -> 
         pytest.param(["env"], id="execvp"),
         pytest.param([sys.executable, "-c", SPAWN], id="posix_spawn"),
         pytest.param([sys.executable, "-c", SPAWN.replace("spawn(", "spawnp(")], id="posix_spawnp"),
+        pytest.param([sys.executable, "-c", EXEC_FILE], id="fexecve"),
+        pytest.param([sys.executable, "-c", EXEC_COPY], id="fexecve-memfd"),
         pytest.param(["go"], id="go"),
         pytest.param(["go-cgo"], id="go-cgo"),
         pytest.param(["musl"], id="musl"),
@@ -203,6 +217,98 @@ def test_a_program_sees_its_own_name_and_file(lab: Lab) -> None:
         f"{program} {program} identity| {program}|first| clean",
         f"again {program} identity| again|last| clean",
     ]
+
+
+@pytest.mark.parametrize("kind", ["go", "go-pie", "musl"])
+def test_a_static_program_talks_over_links_without_privileges(
+    kind: str, build: Build, lab: Lab, need_condition: Callable[[str, bool], None]
+) -> None:
+    """As another user, who can gain no privileges, under the filter of a container runtime."""
+    need_condition("root", os.geteuid() == 0)
+    program = shutil.copy(build(kind), lab.folder)
+    folder, port = lab.shared_folder("nobody", "nobody"), free_port()
+    confined = [sys.executable, "-m", f"{MODULES}.docker_filter"]
+
+    def start(name: str, *words: str) -> Process:
+        return lab.start(
+            name,
+            [program, *words],
+            accelerated=True,
+            user="nobody",
+            before=confined,
+            folder=folder,
+            interactive=True,
+        )
+
+    server = start("server", "serve", str(port))
+    wait_listening(port, server)
+    client = start("client", "connect", str(port), str(CONNECTIONS))
+    report = read_report(client.wait_line(DONE))
+    for who, side in (("client", client), ("server", server)):
+        status = Path(f"/proc/{side.pid}/status").read_text().split()
+        assert status[status.index("Seccomp:") + 1] == "2" and status[status.index("NoNewPrivs:") + 1] == "1"
+        lab.expect_link(counters.totals(side), who=who, payload_bytes=report.payload_bytes, share=SHARE)
+    lab.dismiss(client)
+
+
+@pytest.mark.parametrize("way", ["memfd", "file", "path-only", "folder", "absolute", "link", "copy"])
+def test_a_program_that_is_started_by_a_descriptor_sees_what_the_kernel_shows(way: str, lab: Lab) -> None:
+    """Its name, its file, its environment and its descriptors; also when it starts itself by its own link.
+
+    Its environment does not have the library, which adds itself.
+    """
+    program = lab.folder / "descriptors"
+    subprocess.run([*COMPILERS["musl"], "-o", program, SOURCES / "descriptors.c"], check=True, timeout=60)
+    shutil.copy(program, lab.folder / "copy")
+    printed = lab.run("natively", [program, way])
+    accelerated = lab.start("accelerated", [program, way], accelerated=True)
+    assert accelerated.finish() == printed
+    assert len(printed.splitlines()) == 2
+    assert accelerated.stderr() == "loaded\n" * 2
+
+
+@pytest.mark.parametrize("kind", COMPILERS)
+def test_children_and_threads_by_clone3(kind: str, lab: Lab) -> None:
+    """Breaks if a thread does not end as the kernel ends it, or a fork forgets what the kernel was to do."""
+    program = lab.folder / kind
+    subprocess.run([*COMPILERS[kind], "-o", program, SOURCES / "clones.c"], check=True, timeout=60)
+    printed = lab.run("natively", [program])
+    assert printed.splitlines()[-1] == "last: 51 1 400"
+    assert lab.run("accelerated", [program], accelerated=True) == printed
+
+
+def cgroups() -> Path | None:
+    """The control groups of version 2."""
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    return next((Path(where) for _, where, kind, *_ in mounts if kind == "cgroup2"), None)
+
+
+@pytest.fixture
+def control_group(need_condition: Callable[[str, bool], None]) -> Iterator[Path]:
+    """A control group of this test's own."""
+    root = cgroups()
+    group = (root or Path("/nowhere")) / f"netacc-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        need_condition("cgroup2", False)
+    yield group
+    group.rmdir()
+
+
+@pytest.mark.parametrize("kind", ["go", "go-cgo"])
+def test_a_child_of_go_begins_in_a_control_group(
+    kind: str, control_group: Path, lab: Lab, need_condition: Callable[[str, bool], None]
+) -> None:
+    """Breaks if `clone3` is refused: Go has nothing else for that."""
+    need_condition("Go 1.20", golang.installed() >= (1, 20))
+    program = lab.folder / kind
+    golang.build(program, golang.MODES[kind], source=SOURCES / "cgroup")
+    (lab.folder / "no-group").mkdir()
+    for folder in (control_group, lab.folder / "no-group"):
+        printed = lab.run("natively", [program, folder])
+        assert lab.run("accelerated", [program, folder], accelerated=True) == printed
+        assert (control_group.name in printed) == (folder == control_group)
 
 
 def test_doctor_says_how_a_program_will_run(build: Build) -> None:

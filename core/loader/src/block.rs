@@ -1,5 +1,5 @@
 //! The state of each of the program's threads, at the thread's GS base: static programs use FS for their own variables, and
-//! nothing uses GS. And the program's registers at a system call.
+//! nothing uses GS. And the program's registers at a system call, and what it asks for by `clone`.
 //!
 //! Invariants:
 //! * FS has the program's value in the program's code and the C library's value in the loader's and the library's.
@@ -9,6 +9,7 @@
 //!   frames of the call that it has interrupted, and then puts it back.
 
 use std::arch::asm;
+use std::ffi::c_int;
 
 /// A thread of the program. Assembly uses the first fields.
 #[repr(C)]
@@ -63,6 +64,28 @@ pub(crate) struct Frame {
     pub(crate) raw: u64,
     pub(crate) rsp: u64,
     pub(crate) reserved: u64,
+}
+
+/// The arguments of `clone`.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) flags: u64,
+    /// Where the child's stack begins, from above; 0 for the parent's.
+    pub(crate) stack: u64,
+    pub(crate) parent_tid: u64,
+    pub(crate) child_tid: u64,
+    pub(crate) tls: u64,
+}
+
+impl Request {
+    /// Without arguments but for the signal at the child's end.
+    pub(crate) fn with_flags(flags: c_int) -> Request {
+        Request { flags: (flags | libc::SIGCHLD) as u64, stack: 0, parent_tid: 0, child_tid: 0, tls: 0 }
+    }
+
+    pub(crate) fn has(&self, flag: c_int) -> bool {
+        self.flags & flag as u64 != 0
+    }
 }
 
 /// The calling thread's block, which it has.

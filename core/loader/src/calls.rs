@@ -1,14 +1,15 @@
 //! The program's system calls: those that the loader answers, and the library's.
 
-use std::ffi::{c_long, CStr, CString};
+use std::ffi::{c_long, CStr};
 use std::sync::OnceLock;
 
 use crate::block::{current, Frame};
 use crate::library::pass_on;
+use crate::program::Identity;
 use crate::{heap, processes, signals, threads};
 
-/// The file of the program, in place of the loader's.
-pub(crate) static PROGRAM: OnceLock<CString> = OnceLock::new();
+/// The program's file, in place of the loader's.
+pub(crate) static PROGRAM: OnceLock<Identity> = OnceLock::new();
 
 const OWN_FILE: &CStr = c"/proc/self/exe";
 
@@ -35,10 +36,11 @@ fn answer(frame: &mut Frame) -> i64 {
     let block = current();
     match frame.rax as c_long {
         libc::SYS_clone => processes::clone_call(frame),
-        libc::SYS_fork => processes::fork(frame),
-        libc::SYS_vfork => processes::vfork(frame),
-        // The C libraries and Go then use `clone`, whose arguments are registers.
-        libc::SYS_clone3 | libc::SYS_rseq => -i64::from(libc::ENOSYS),
+        libc::SYS_clone3 => processes::clone3_call(frame),
+        libc::SYS_fork => processes::fork_call(frame),
+        libc::SYS_vfork => processes::vfork_call(frame),
+        // The thread's area is the C library's.
+        libc::SYS_rseq => -i64::from(libc::ENOSYS),
         libc::SYS_exit => threads::exit(frame.rdi as i32),
         libc::SYS_set_tid_address => {
             // SAFETY: the thread's own block.
@@ -67,17 +69,10 @@ fn answer(frame: &mut Frame) -> i64 {
         libc::SYS_rt_sigaction => signals::set_action(frame),
         libc::SYS_readlink => link_of_program(frame.rdi, frame.rsi, frame.rdx).unwrap_or_else(|| pass_on(frame)),
         libc::SYS_readlinkat => link_of_program(frame.rsi, frame.rdx, frame.r10).unwrap_or_else(|| pass_on(frame)),
-        libc::SYS_open | libc::SYS_execve => frame_with(frame, |frame| frame.rdi = in_place(frame.rdi)),
-        libc::SYS_openat | libc::SYS_execveat => frame_with(frame, |frame| frame.rsi = in_place(frame.rsi)),
+        libc::SYS_open | libc::SYS_execve => pass_on(&in_place(frame, frame.rdi)),
+        libc::SYS_openat | libc::SYS_execveat => pass_on(&in_place(frame, frame.rsi)),
         _ => pass_on(frame),
     }
-}
-
-/// Passes on a changed copy: the program's registers stay.
-fn frame_with(frame: &Frame, change: impl FnOnce(&mut Frame)) -> i64 {
-    let mut changed = *frame;
-    change(&mut changed);
-    pass_on(&changed)
 }
 
 /// Whether the path is the link to the process's own program.
@@ -86,17 +81,25 @@ fn is_own_file(path: u64) -> bool {
     path != 0 && unsafe { CStr::from_ptr(path as *const _) } == OWN_FILE
 }
 
-/// The path, or the program's in place of the link to it.
-fn in_place(path: u64) -> u64 {
-    match PROGRAM.get() {
-        Some(program) if is_own_file(path) => program.as_ptr() as u64,
-        _ => path,
+/// A call that opens or executes the file at `path`, with the program's file in place of the link to it.
+fn in_place(frame: &Frame, path: u64) -> Frame {
+    let Some(program) = PROGRAM.get().filter(|_| is_own_file(path)) else { return *frame };
+    let (file, none) = (program.file.as_ptr() as u64, c"".as_ptr() as u64);
+    let Frame { rsi: arguments, rdx: environment, .. } = *frame;
+    let at = |fd| Frame { rdi: fd as u64, rsi: none, r8: libc::AT_EMPTY_PATH as u64, ..*frame };
+    match (frame.rax as c_long, program.descriptor) {
+        (libc::SYS_execve, Some(fd)) => {
+            Frame { rax: libc::SYS_execveat as u64, rdx: arguments, r10: environment, ..at(fd) }
+        }
+        (libc::SYS_execveat, Some(fd)) => at(fd),
+        (libc::SYS_open | libc::SYS_execve, _) => Frame { rdi: file, ..*frame },
+        _ => Frame { rsi: file, ..*frame },
     }
 }
 
 /// `readlink` of the program's own link.
 fn link_of_program(path: u64, buffer: u64, len: u64) -> Option<i64> {
-    let program = PROGRAM.get().filter(|_| is_own_file(path))?.as_bytes();
+    let program = PROGRAM.get().filter(|_| is_own_file(path))?.link.as_bytes();
     let len = program.len().min(usize::try_from(len).ok()?);
     // SAFETY: the program's buffer is writable to this length, as for the kernel.
     unsafe { std::ptr::copy_nonoverlapping(program.as_ptr(), buffer as *mut u8, len) };

@@ -6,7 +6,7 @@ use std::arch::asm;
 ///
 /// # Safety
 /// As the system call.
-pub(crate) unsafe fn call(number: i64, [a, b, c, d]: [u64; 4]) -> i64 {
+pub(crate) unsafe fn call(number: i64, [a, b, c, d, e]: [u64; 5]) -> i64 {
     let result;
     // SAFETY: the caller's promise; the kernel keeps all other registers.
     unsafe {
@@ -17,6 +17,7 @@ pub(crate) unsafe fn call(number: i64, [a, b, c, d]: [u64; 4]) -> i64 {
             in("rsi") b,
             in("rdx") c,
             in("r10") d,
+            in("r8") e,
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),

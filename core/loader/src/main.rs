@@ -12,6 +12,7 @@
 //! | signals, the heap, the program in memory | `signals`, `heap`, `image` |
 //! | assembly; the library's and the kernel's calls | `entry`, `library`, `kernel` |
 //! | each thread's state; numbers of calls | `block`, `numbers` |
+//! | the program's file and names | `program` |
 
 #![no_main]
 #![expect(unsafe_code, reason = "it runs another program in this process")]
@@ -25,18 +26,20 @@ mod kernel;
 mod library;
 mod numbers;
 mod processes;
+mod program;
 mod signals;
 mod threads;
 
-use std::ffi::{c_char, c_int, CStr, CString, OsStr};
+use std::ffi::{c_char, c_int, CStr, CString};
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
 use netacc_loader::elf::Elf;
 use netacc_loader::plan::Plan;
-use netacc_loader::{Refusal, PROGRAM_VARIABLE, REPORT_VARIABLE};
+use netacc_loader::{Refusal, DESCRIPTOR_VARIABLE, PROGRAM_VARIABLE, REPORT_VARIABLE};
+
+use program::Program;
 
 type Strings = *const *const c_char;
 
@@ -46,17 +49,17 @@ const NO_PROGRAM_STATUS: c_int = 127;
 #[unsafe(no_mangle)]
 extern "C" fn main(argc: c_int, argv: Strings, envp: Strings) -> c_int {
     let start = Start { argc, argv, envp };
-    let Some(program) = start.variable(PROGRAM_VARIABLE) else {
+    let Some(name) = start.variable(PROGRAM_VARIABLE) else {
         eprintln!("netacc-loader: {PROGRAM_VARIABLE} names no program; netacc_run starts this program");
         return NO_PROGRAM_STATUS;
     };
-    let program = program.to_owned();
-    let refusal = match start.run(&program) {
+    let mut program = Program::new(name, start.variable(DESCRIPTOR_VARIABLE));
+    let refusal = match start.run(&mut program) {
         Ok(never) => match never {},
         Err(refusal) => refusal,
     };
     if start.variable(REPORT_VARIABLE).is_some() {
-        let shown = program.to_string_lossy();
+        let shown = name.to_string_lossy();
         eprintln!("netacc_run: {} is statically linked, and {refusal}: it stays on TCP", shown.escape_debug());
     }
     start.plainly(&program)
@@ -72,26 +75,25 @@ struct Start {
 enum Never {}
 
 impl Start {
-    fn run(&self, program: &CStr) -> Result<Never, Refusal> {
+    fn run(&self, program: &mut Program) -> Result<Never, Refusal> {
         check_machine()?;
         let guard = fault_guard().ok_or(Refusal::NoLibrary)?;
         share_descriptors().ok_or(Refusal::NoLibrary)?;
-        let file = File::open(OsStr::from_bytes(program.to_bytes())).map_err(|_| Refusal::Broken)?;
+        let file = program.open().map_err(|_| Refusal::Broken)?;
         let bytes = whole(&file).ok_or(Refusal::Broken)?;
         let elf = Elf::parse_static(bytes)?;
         let plan = Plan::new(&elf)?;
         let bias = image::map(&file, &elf, &plan, entry::call as *const () as u64)?;
-        drop(file);
-        let words = self.initial_words(program, &elf, bias);
+        let words = self.initial_words(program.name, &elf, bias);
         entry::KEEPS_VECTORS.store(u64::from(!plan.is_go), Ordering::SeqCst);
         entry::HANDLE.store(calls::handle as *const () as usize, Ordering::SeqCst);
         // SAFETY: the library's function, which takes a handler and returns its own.
         entry::FAULT.store(unsafe { guard(entry::fault as *const () as usize) }, Ordering::SeqCst);
-        let absolute = std::fs::canonicalize(OsStr::from_bytes(program.to_bytes()));
-        let path = absolute.ok().and_then(|path| CString::new(path.into_os_string().as_bytes()).ok());
-        let _ = calls::PROGRAM.set(path.unwrap_or_else(|| program.to_owned()));
-        name_process(program);
         let first = threads::first().ok_or(Refusal::Addresses)?;
+        let identity = program.take_identity(&file);
+        drop(file);
+        name_process(&identity.link);
+        let _ = calls::PROGRAM.set(identity);
         let block = Box::leak(Box::new(first));
         block.own = block;
         // SAFETY: the block is never freed; the words are what a program expects, and its code is mapped and changed.
@@ -135,7 +137,7 @@ impl Start {
     /// Without the loader's own variables.
     fn environment(&self) -> impl Iterator<Item = *const c_char> {
         let own = |string: &'static CStr| {
-            [PROGRAM_VARIABLE, REPORT_VARIABLE].iter().any(|name| value_of(string, name).is_some())
+            [PROGRAM_VARIABLE, REPORT_VARIABLE, DESCRIPTOR_VARIABLE].iter().any(|name| value_of(string, name).is_some())
         };
         strings(self.envp).filter(move |string| !own(string)).map(CStr::as_ptr)
     }
@@ -145,13 +147,12 @@ impl Start {
     }
 
     /// Replaces this process by the program, by the kernel's call: the library's would choose the loader again.
-    fn plainly(&self, program: &CStr) -> c_int {
+    fn plainly(&self, program: &Program) -> c_int {
         let environment: Vec<_> = self.environment().chain([std::ptr::null()]).collect();
-        let arguments = [program.as_ptr() as u64, self.argv as u64, environment.as_ptr() as u64, 0];
         // SAFETY: lists of strings that end with null.
-        let failed = unsafe { kernel::call(libc::SYS_execve, arguments) };
+        let failed = unsafe { program.replace_process(self.argv as u64, environment.as_ptr() as u64) };
         let error = std::io::Error::from_raw_os_error(-failed as c_int);
-        eprintln!("netacc-loader: {}: {error}", program.to_string_lossy().escape_debug());
+        eprintln!("netacc-loader: {}: {error}", program.name.to_string_lossy().escape_debug());
         NO_PROGRAM_STATUS
     }
 }
@@ -222,6 +223,7 @@ fn whole(file: &File) -> Option<&'static [u8]> {
 /// The name that `ps` shows.
 fn name_process(program: &CStr) {
     let name = program.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
     if let Ok(name) = CString::new(name) {
         // SAFETY: a C string.
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };

@@ -43,7 +43,7 @@ pub(crate) fn set_action(frame: &Frame) -> i64 {
         // The library keeps the actions of its own process, whose memory this child shares.
         let Frame { rdi, rsi, rdx, r10, .. } = changed;
         // SAFETY: actions of this function, or of the program.
-        unsafe { kernel::call(libc::SYS_rt_sigaction, [rdi, rsi, rdx, r10]) }
+        unsafe { kernel::call(libc::SYS_rt_sigaction, [rdi, rsi, rdx, r10, 0]) }
     } else {
         pass_on(&changed)
     };

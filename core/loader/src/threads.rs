@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use crate::block::{fs, install, Block, Frame, Role};
+use crate::block::{fs, install, Block, Frame, Request, Role};
 use crate::{block, entry, signals};
 
 /// The hook stack. Arbitrary: the library's deepest calls need a tenth of it.
@@ -26,19 +26,21 @@ struct Start {
     tid: AtomicI32,
 }
 
-/// `clone` of a thread: the number of the new thread.
-pub(crate) fn make(frame: &Frame) -> i64 {
-    let has = |flag: c_int| frame.rdi & flag as u64 != 0;
-    let word = |flag, address: u64| if has(flag) { address as *mut i32 } else { std::ptr::null_mut() };
+/// A thread: its number.
+pub(crate) fn make(frame: &Frame, request: &Request) -> i64 {
+    let word = |flag, address: u64| if request.has(flag) { address as *mut i32 } else { std::ptr::null_mut() };
     // SAFETY: the thread's own block.
     let own_fs = unsafe { (*block::current()).guest_fs };
     let mask = signals::set_mask(u64::MAX);
     let mut start = Start {
-        frame: Frame { rsp: frame.rsi, ..*frame },
-        fs: if has(libc::CLONE_SETTLS) { frame.r8 } else { own_fs },
+        frame: Frame { rsp: request.stack, ..*frame },
+        fs: if request.has(libc::CLONE_SETTLS) { request.tls } else { own_fs },
         mask,
-        set_tid: [word(libc::CLONE_PARENT_SETTID, frame.rdx), word(libc::CLONE_CHILD_SETTID, frame.r10)],
-        clear_tid: word(libc::CLONE_CHILD_CLEARTID, frame.r10),
+        set_tid: [
+            word(libc::CLONE_PARENT_SETTID, request.parent_tid),
+            word(libc::CLONE_CHILD_SETTID, request.child_tid),
+        ],
+        clear_tid: word(libc::CLONE_CHILD_CLEARTID, request.child_tid),
         tid: AtomicI32::new(0),
     };
     COUNT.fetch_add(1, Ordering::SeqCst);

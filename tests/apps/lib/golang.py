@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from tests.apps.lib.paths import PROGRAMS
@@ -46,6 +47,13 @@ def build(program: Path, mode: Mode, *, go: str | Path = "go", source: Path = SO
     subprocess.run(words, cwd=source, env=env, check=True, timeout=600)
     if mode.stripped:
         subprocess.run(["strip", program], check=True, timeout=60)
+
+
+def installed() -> tuple[int, int]:
+    """The version of the installed compiler."""
+    printed = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, check=True).stdout
+    major, minor = printed.removeprefix("go").strip().split(".")[:2]
+    return int(major), int("".join(takewhile(str.isdigit, minor)))
 
 
 def toolchain(version: str, folder: Path) -> Path:

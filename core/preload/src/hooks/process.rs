@@ -99,11 +99,19 @@ hooks! {
     }
 
     fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-        process::exec(envp, |envp| real::fexecve(fd, argv, envp))
+        process::exec(envp, |envp| {
+            let exec = |path, envp| real::execve(path, argv, envp);
+            let program = (fd, c"".as_ptr(), libc::AT_EMPTY_PATH);
+            static_programs::start_at(program, envp, exec, |envp| real::fexecve(fd, argv, envp))
+        })
     }
 
     fn execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
-        process::exec(envp, |envp| real::execveat(dir, path, argv, envp, flags))
+        process::exec(envp, |envp| {
+            let exec = |path, envp| real::execve(path, argv, envp);
+            let otherwise = |envp| real::execveat(dir, path, argv, envp, flags);
+            static_programs::start_at((dir, path, flags), envp, exec, otherwise)
+        })
     }
 
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {

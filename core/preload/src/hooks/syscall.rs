@@ -6,7 +6,8 @@
 //! The table has every call by which a program can move bytes of a connection, wait for it, make, name, copy or end it.
 //! Calls that are not interposed by name, because the kernel's answer is right, are not in the table either (see
 //! [`hooks`](super)): `bind`, `getsockname`, `getpeername`, `preadv`, `pwritev`, `tee`, `vmsplice`, `copy_file_range`,
-//! `fstat`. Not seen by number are `fork`, `vfork`, `clone` and the kernel's own asynchronous I/O (`io_submit`).
+//! `fstat`. Not seen by number are `vfork`, and `clone` and `clone3` of children with another stack or
+//! the same memory.
 
 use std::ffi::{c_int, c_long, c_uint};
 
@@ -103,6 +104,9 @@ hooks! {
             libc::SYS_exit_group => crate::hooks::process::_exit(fd),
             // On the same stack, as a fork; all other kinds return on another stack.
             libc::SYS_clone if a & c_long::from(libc::CLONE_VM) == 0 && b == 0 => {
+                crate::ops::process::forks(|| real::syscall(number, a, b, c, d, e, f))
+            }
+            libc::SYS_clone3 if crate::ops::clone::is_fork(a, b) => {
                 crate::ops::process::forks(|| real::syscall(number, a, b, c, d, e, f))
             }
             #[cfg(target_arch = "x86_64")]

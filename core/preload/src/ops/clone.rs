@@ -1,6 +1,6 @@
 //! `clone`: a child may share this process's memory (see [`vfork`]), or be forked.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_long, c_void};
 
 use crate::control::fork;
 use crate::os::errno::{errno, set_errno};
@@ -86,4 +86,32 @@ impl Clone {
         parent_goes_on(depth);
         pid
     }
+}
+
+/// Whether these are arguments of `clone3` for a child with memory of its own that begins on its copy of the stack: a fork.
+///
+/// The words are copied by the kernel, because a bad address is an error of the call, and not a fault; unless a filter
+/// refuses that.
+pub fn is_fork(arguments: c_long, len: c_long) -> bool {
+    /// The flags, and four words behind them the stack and its length.
+    const WORDS: usize = 7;
+    let mut words = [0u64; WORDS];
+    let bytes = size_of_val(&words);
+    let saved = errno();
+    if arguments == 0 || len < bytes as c_long {
+        return false;
+    }
+    let to = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: bytes };
+    let from = libc::iovec { iov_base: arguments as *mut c_void, iov_len: bytes };
+    // SAFETY: `words` is writable to its length; the kernel checks the other address.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
+    if copied != bytes as isize {
+        if errno() == libc::EFAULT {
+            return false;
+        }
+        // SAFETY: the program's arguments, as for the kernel.
+        words = unsafe { (arguments as *const [u64; WORDS]).read_unaligned() };
+    }
+    set_errno(saved);
+    words[0] & libc::CLONE_VM as u64 == 0 && words[5] == 0
 }

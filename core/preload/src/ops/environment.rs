@@ -14,6 +14,7 @@ use std::ffi::{c_char, c_int, CStr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use netacc_config::Config;
+use netacc_loader::{DESCRIPTOR_VARIABLE, PROGRAM_VARIABLE, REPORT_VARIABLE};
 
 use crate::os::inside;
 use crate::runtime;
@@ -84,10 +85,16 @@ pub fn remember(own_path: &CStr) {
     let strings = || unsafe { strings(environ) };
     let preloaded = strings().find_map(|s| s.to_bytes().strip_prefix(PRELOAD)?.strip_prefix(b"="));
     let Some(library) = preloaded.and_then(|list| entry_of(list, own_path.to_bytes())) else { return };
-    let ours = strings().filter(|s| PREFIXES.iter().any(|prefix| s.to_bytes().starts_with(prefix)));
+    let ours = strings().filter(|s| PREFIXES.iter().any(|prefix| s.to_bytes().starts_with(prefix)) && !is_loaders(s));
     let parts = [PRELOAD, b"=", library, b"\0"].into_iter().chain(ours.map(CStr::to_bytes_with_nul));
     // SAFETY: nothing else runs yet.
     unsafe { KEPT.fill(parts) };
+}
+
+/// Whether the variable is for `netacc-loader`, which runs this process's program: another program is not that one.
+fn is_loaders(variable: &CStr) -> bool {
+    let own = [PROGRAM_VARIABLE, REPORT_VARIABLE, DESCRIPTOR_VARIABLE];
+    own.iter().any(|name| name_of(variable) == name.as_bytes())
 }
 
 /// The entry of a list of libraries that has the file name of `path`.

@@ -7,9 +7,11 @@
 //! `NACC_STATIC=0`. As in [`environment`], nothing allocates.
 
 use std::ffi::{c_char, c_int, CStr};
+use std::fmt;
+use std::io::Write;
 
 use netacc_config::Config;
-use netacc_loader::PROGRAM_VARIABLE;
+use netacc_loader::{DESCRIPTOR_VARIABLE, PROGRAM_VARIABLE};
 
 use crate::ops::environment::{self, Strings};
 use crate::os::errno::{errno, set_errno};
@@ -39,7 +41,10 @@ pub unsafe fn start(
     set_errno(saved);
     if wanted {
         // SAFETY: the caller's promise.
-        unsafe { start_loader(path, envp, call) }
+        unsafe {
+            let path = CStr::from_ptr(path);
+            start_loader(Program { file: path, name: path, fd: None }, envp, call)
+        }
     } else {
         call(path, envp)
     }
@@ -69,6 +74,81 @@ pub unsafe fn start_found(
         Some(path) => unsafe { start(path.as_ptr(), envp, is_spawned, call) },
         None => otherwise(envp),
     }
+}
+
+/// As [`start`] for `execveat`: the program is at `path`, from the directory `dir`; or it is the file `dir` itself
+/// (`AT_EMPTY_PATH`), which may have no path. The loader gets a descriptor of the file. `otherwise` makes the call for programs
+/// that are not static.
+///
+/// # Safety
+/// As for [`start`].
+pub unsafe fn start_at(
+    (dir, path, flags): (c_int, *const c_char, c_int),
+    envp: Strings,
+    call: impl FnOnce(*const c_char, Strings) -> c_int,
+    otherwise: impl FnOnce(Strings) -> c_int,
+) -> c_int {
+    if path.is_null() {
+        return otherwise(envp);
+    }
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    let is_from_here = dir == libc::AT_FDCWD || path.to_bytes().starts_with(b"/");
+    if is_from_here && flags == 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { start(path.as_ptr(), envp, false, call) };
+    }
+    let saved = errno();
+    let fd = open_at(dir, path, flags);
+    let (mut file, mut name) = ([0; PATH], [0; PATH]);
+    let file = format(format_args!("/proc/self/fd/{fd}"), &mut file);
+    // As the kernel names it.
+    let name = match path.to_bytes() {
+        b"" => format(format_args!("/dev/fd/{dir}"), &mut name),
+        _ if is_from_here => Some(path),
+        rest => {
+            let mut place = [0; 32];
+            let place = format(format_args!("/dev/fd/{dir}/"), &mut place);
+            place.and_then(|place| join(&[place.to_bytes(), rest], &mut name))
+        }
+    };
+    // SAFETY: a C string; the caller's promise.
+    let wanted = file.zip(name).filter(|(file, _)| fd >= 0 && unsafe { is_static(file.as_ptr()) && is_allowed(envp) });
+    set_errno(saved);
+    let result = match wanted {
+        // SAFETY: the caller's promise.
+        Some((file, name)) => unsafe { start_loader(Program { file, name, fd: Some(fd) }, envp, call) },
+        None => otherwise(envp),
+    };
+    let saved = errno();
+    if fd >= 0 {
+        // SAFETY: opened above.
+        unsafe { libc::close(fd) };
+    }
+    set_errno(saved);
+    result
+}
+
+/// A descriptor of the program's file that the next program gets, too; negative if there is none.
+fn open_at(dir: c_int, path: &CStr, flags: c_int) -> c_int {
+    if path.is_empty() {
+        let has_file = flags & libc::AT_EMPTY_PATH != 0;
+        // SAFETY: no pointers.
+        return if has_file { unsafe { libc::fcntl(dir, libc::F_DUPFD, 0) } } else { -1 };
+    }
+    let follow = if flags & libc::AT_SYMLINK_NOFOLLOW == 0 { 0 } else { libc::O_NOFOLLOW };
+    // SAFETY: a C string.
+    unsafe { libc::openat(dir, path.as_ptr(), libc::O_PATH | follow) }
+}
+
+/// The text as a C string, without allocation; `None`: it does not fit.
+fn format<'a>(text: fmt::Arguments<'_>, buffer: &'a mut [u8]) -> Option<&'a CStr> {
+    let room = buffer.len();
+    let mut rest = &mut buffer[..];
+    rest.write_fmt(text).ok()?;
+    rest.write_all(b"\0").ok()?;
+    let len = room - rest.len();
+    CStr::from_bytes_with_nul(&buffer[..len]).ok()
 }
 
 /// The file that the C library would take, if it is in a directory of `PATH` or named by its path.
@@ -152,27 +232,37 @@ unsafe fn is_allowed(envp: Strings) -> bool {
     }
 }
 
+/// A static program, for the loader.
+#[derive(Clone, Copy)]
+struct Program<'a> {
+    file: &'a CStr,
+    /// As the program gets it.
+    name: &'a CStr,
+    /// A descriptor of the file, if its path is not for the loader to open.
+    fd: Option<c_int>,
+}
+
 /// # Safety
 /// As for [`start`]; the environment has the library.
 #[inline(never)]
 unsafe fn start_loader(
-    path: *const c_char,
+    program: Program<'_>,
     envp: Strings,
     call: impl FnOnce(*const c_char, Strings) -> c_int,
 ) -> c_int {
-    let (mut place, mut variable) = ([0u8; PATH], [0u8; PATH + 64]);
-    // SAFETY: the caller's promise.
-    let program = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let (mut place, mut variable, mut number) = ([0u8; PATH], [0u8; PATH + 64], [0u8; 64]);
     let directory = environment::library_path().rsplitn(2, |byte| *byte == b'/').nth(1);
     let loader = directory.and_then(|directory| join(&[directory, b"/", LOADER], &mut place));
-    let variable = join(&[PROGRAM_VARIABLE.as_bytes(), b"=", program], &mut variable);
+    let variable = join(&[PROGRAM_VARIABLE.as_bytes(), b"=", program.name.to_bytes()], &mut variable);
+    let number = program.fd.and_then(|fd| format(format_args!("{DESCRIPTOR_VARIABLE}={fd}"), &mut number));
     // SAFETY: a C string.
     let exists = |loader: &&CStr| unsafe { libc::access(loader.as_ptr(), libc::X_OK) } == 0;
     match (loader.filter(exists), variable) {
         (Some(loader), Some(variable)) => {
+            let added = || std::iter::once(variable).chain(number);
             // SAFETY: the caller's promise.
-            unsafe { environment::with_added(envp, || std::iter::once(variable), |envp| call(loader.as_ptr(), envp)) }
+            unsafe { environment::with_added(envp, added, |envp| call(loader.as_ptr(), envp)) }
         }
-        _ => call(path, envp),
+        _ => call(program.file.as_ptr(), envp),
     }
 }

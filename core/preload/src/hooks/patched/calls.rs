@@ -3,6 +3,8 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::OnceLock;
 
+use netacc_loader::clone3::{Arguments, LONGEST};
+
 use super::thread::{of_thread, Frame, Stack, BYTES};
 use crate::hooks::syscall::of_program::syscall;
 use crate::os::errno::{errno, set_errno};
@@ -18,8 +20,7 @@ pub(super) extern "C" fn handle(frame: &mut Frame) -> i64 {
     }
     let result = match frame.rax as c_long {
         libc::SYS_clone | libc::SYS_fork | libc::SYS_vfork => fork(frame),
-        // Go then uses `clone`, whose arguments are registers.
-        libc::SYS_clone3 => -i64::from(libc::ENOSYS),
+        libc::SYS_clone3 => clone3(frame),
         _ => pass_on(frame),
     };
     set_errno(saved);
@@ -63,6 +64,29 @@ fn fork(frame: &mut Frame) -> i64 {
     };
     if pid == 0 && is_clone && frame.rsi != 0 {
         frame.rsp = frame.rsi;
+    }
+    pid
+}
+
+/// `clone3`, which Go uses for children that begin in a control group: as [`fork`].
+fn clone3(frame: &mut Frame) -> i64 {
+    if frame.rdi == 0 {
+        return -i64::from(libc::EFAULT);
+    }
+    let len = usize::try_from(frame.rsi).unwrap_or(usize::MAX).min(LONGEST + 1);
+    // SAFETY: the program's arguments are readable, as for the kernel, which reads no more.
+    let bytes = unsafe { std::slice::from_raw_parts(frame.rdi as *const u8, len) };
+    let asked = match Arguments::read(bytes).and_then(|asked| asked.way().map(|_| asked)) {
+        // Threads are made by the C library.
+        Ok(asked) if asked.has(libc::CLONE_VM) && !asked.has(libc::CLONE_VFORK) => return -i64::from(libc::ENOSYS),
+        Ok(asked) => asked,
+        Err(error) => return -i64::from(error),
+    };
+    let apart = asked.apart();
+    let (at, len) = ((&raw const apart) as u64, size_of::<Arguments>() as u64);
+    let pid = pass_on(&Frame { rdi: at, rsi: len, ..*frame });
+    if pid == 0 && asked.stack_top() != 0 {
+        frame.rsp = asked.stack_top();
     }
     pid
 }

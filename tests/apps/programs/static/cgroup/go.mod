@@ -1,0 +1,3 @@
+module netacc.test/cgroup
+
+go 1.20
