@@ -1,5 +1,5 @@
 /* A signal handler with much on its stack sends on a connection, whatever call it has interrupted: on another one, and then on
- * the same one. */
+ * the same one. With the argument "aside" the handler has a stack of its own. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -100,11 +100,17 @@ static void use(struct connection c, struct connection others)
         left -= take(c.server);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    static char stack[16 * LARGE];
+    int flags = SA_RESTART;
     alarm(LONGEST_S);
+    if (argc > 1 && strcmp(argv[1], "aside") == 0) {
+        must(sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL) == 0, "sigaltstack");
+        flags |= SA_ONSTACK;
+    }
     struct connection c = linked(), another = linked();
-    must(sigaction(SIGUSR1, &(struct sigaction){.sa_handler = handle, .sa_flags = SA_RESTART}, NULL) == 0, "sigaction");
+    must(sigaction(SIGUSR1, &(struct sigaction){.sa_handler = handle, .sa_flags = flags}, NULL) == 0, "sigaction");
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR1};
     event._sigev_un._tid = syscall(SYS_gettid);
     must(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "timer_create");
