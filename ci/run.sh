@@ -515,6 +515,7 @@ job_nightly() { # packages, aarch64, hours of fuzzing, and 10^6 programs on shar
     "$BASH" ci/run.sh packages
     "$BASH" ci/run.sh aarch64
     "$BASH" ci/run.sh go-versions
+    "$BASH" ci/run.sh go-suites
     fuzz_target encodings 100000000 7200
     fuzz_target datagrams 100000000 3600
     fuzz_target code 100000000 1800
@@ -678,6 +679,14 @@ job_suites() { # test suites of CPython, libuv, libevent, Node and Redis, native
     redis="$(redis_tests)"
     .venv/bin/python -m tests.suites --python "$python" --libuv "$libuv" --libevent "$libevent" --node "$node" \
         --redis "$redis" "$@"
+}
+
+job_go-suites() { # Go's own tests of net and net/http, natively and under netacc_run (arguments: see tests/suites)
+    need_python
+    need gcc=gcc go=golang-go
+    need_binaries
+    [ $# != 0 ] || set -- go-net go-net-http go-cgo-net go-cgo-net-http
+    .venv/bin/python -m tests.suites --go "$@"
 }
 
 job_demo() { # real Redis over kernel TCP and over the link, side by side: two minutes on a fresh machine

@@ -9,8 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+from tests.apps.lib.golang import MODES
 from tests.apps.lib.paths import binaries
 from tests.suites.cpython import CPython
+from tests.suites.golang import Go
 from tests.suites.libevent import Libevent
 from tests.suites.libuv import Libuv
 from tests.suites.node import Node
@@ -43,6 +45,10 @@ CONNECTED = {
     "libevent",
     "node",
     "redis",
+    "go-net",
+    "go-net-http",
+    "go-cgo-net",
+    "go-cgo-net-http",
 }
 #: Modules of CPython that are run too, because they use connections in other ways.
 MORE = [
@@ -59,7 +65,14 @@ LIBUV_TCP = (
     "|readable"
 )
 
-Suite = CPython | Libevent | Libuv | Node | Redis
+#: Packages of Go, linked statically and with C.
+GO = {
+    f"{mode}-{package.replace('/', '-')}": Go(f"{mode}-{package.replace('/', '-')}", package, MODES[mode])
+    for mode in ("go", "go-cgo")
+    for package in ("net", "net/http")
+}
+
+Suite = CPython | Go | Libevent | Libuv | Node | Redis
 
 
 def suites(options: argparse.Namespace) -> dict[str, Suite]:
@@ -74,6 +87,8 @@ def suites(options: argparse.Namespace) -> dict[str, Suite]:
         known["node"] = Node("node", options.node.absolute(), "test-net-")
     if options.redis:
         known["redis"] = Redis("redis", options.redis.absolute())
+    if options.go:
+        known |= GO
     names = options.suites or [n for n in known if n not in MORE and n != "libuv"]
     if options.more:
         names = [n for n in known if n != "libuv-tcp"]
@@ -174,6 +189,7 @@ def main() -> int:
     parser.add_argument("--libevent", type=Path, help="libevent's built test/regress")
     parser.add_argument("--node", type=Path, help="test/parallel of Node's sources")
     parser.add_argument("--redis", type=Path, help="runtest of Redis's sources, with binaries in src")
+    parser.add_argument("--go", action="store_true", help="the tests of Go's own packages")
     parser.add_argument("--more", action="store_true", help="every suite that is known")
     parser.add_argument(
         "--rounds", type=int, default=3, help="how often tests that differ are repeated in each mode"

@@ -35,6 +35,19 @@ MODES = {
 
 def build(program: Path, mode: Mode, *, go: str | Path = "go", source: Path = SOURCE) -> None:
     """Build the program of the folder `source`, which needs no module from elsewhere."""
+    words = [str(go), "build", *mode.options, "-o", str(program), "."]
+    subprocess.run(words, cwd=source, env=_environment(mode), check=True, timeout=600)
+    if mode.stripped:
+        subprocess.run(["strip", program], check=True, timeout=60)
+
+
+def build_tests(program: Path, mode: Mode, package: str) -> None:
+    """Build the tests of a package of Go itself."""
+    words = ["go", "test", "-c", *mode.options, "-o", str(program), package]
+    subprocess.run(words, cwd=program.parent, env=_environment(mode), check=True, timeout=600)
+
+
+def _environment(mode: Mode) -> dict[str, str]:
     env = os.environ | {
         "CGO_ENABLED": "1" if mode.cgo else "0",
         "GOTOOLCHAIN": "local",
@@ -43,10 +56,7 @@ def build(program: Path, mode: Mode, *, go: str | Path = "go", source: Path = SO
     }
     # It would name the compiler that is installed.
     env.pop("GOROOT", None)
-    words = [str(go), "build", *mode.options, "-o", str(program), "."]
-    subprocess.run(words, cwd=source, env=env, check=True, timeout=600)
-    if mode.stripped:
-        subprocess.run(["strip", program], check=True, timeout=60)
+    return env
 
 
 def installed() -> tuple[int, int]:
