@@ -13,6 +13,7 @@ from tests.apps.lib.golang import MODES
 from tests.apps.lib.paths import binaries
 from tests.suites.cpython import CPython
 from tests.suites.golang import Go
+from tests.suites.libc_test import LibcTest
 from tests.suites.libevent import Libevent
 from tests.suites.libuv import Libuv
 from tests.suites.node import Node
@@ -72,7 +73,7 @@ GO = {
     for package in ("net", "net/http")
 }
 
-Suite = CPython | Go | Libevent | Libuv | Node | Redis
+Suite = CPython | Go | LibcTest | Libevent | Libuv | Node | Redis
 
 
 def suites(options: argparse.Namespace) -> dict[str, Suite]:
@@ -87,6 +88,8 @@ def suites(options: argparse.Namespace) -> dict[str, Suite]:
         known["node"] = Node("node", options.node.absolute(), "test-net-")
     if options.redis:
         known["redis"] = Redis("redis", options.redis.absolute())
+    if options.libc_test:
+        known["libc-test"] = LibcTest("libc-test", options.libc_test.absolute())
     if options.go:
         known |= GO
     names = options.suites or [n for n in known if n not in MORE and n != "libuv"]
@@ -189,6 +192,9 @@ def main() -> int:
     parser.add_argument("--libevent", type=Path, help="libevent's built test/regress")
     parser.add_argument("--node", type=Path, help="test/parallel of Node's sources")
     parser.add_argument("--redis", type=Path, help="runtest of Redis's sources, with binaries in src")
+    parser.add_argument(
+        "--libc-test", type=Path, help="the sources of libc-test, the tests of musl's authors"
+    )
     parser.add_argument("--go", action="store_true", help="the tests of Go's own packages")
     parser.add_argument("--more", action="store_true", help="every suite that is known")
     parser.add_argument(
