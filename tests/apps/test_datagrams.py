@@ -14,6 +14,7 @@ from tests.apps.lib.lab import Lab
 from tests.apps.lib.modes import Mode
 from tests.apps.lib.net import free_port
 from tests.apps.lib.paths import binaries
+from tests.apps.programs.datagram_holders import NUMBERS
 from tests.apps.programs.datagram_server import WAYS
 
 BURSTS = 400
@@ -36,15 +37,17 @@ class Seen:
     received_link: int
     sent_kernel: int
     received_kernel: int
+    taken_back: int
 
     @classmethod
     def of(cls, counted: Path) -> Seen:
         if not counted.exists():
             # The library has had nothing to do.
-            return cls(0, 0, 0, 0, 0)
+            return cls(0, 0, 0, 0, 0, 0)
         (line,) = counted.read_text().splitlines()
         count = json.loads(line)["cnt"]
         ways = [f"datagrams_{what}_{by}" for by in ("link", "kernel") for what in ("sent", "received")]
+        ways.append("datagrams_taken_back")
         return cls(count["datagram_flows"], *(count[way] for way in ways))
 
 
@@ -137,7 +140,7 @@ def calls(lab: Lab, name: str, script: str, *, accelerated: bool) -> tuple[list[
     folder.mkdir()
     started = lab.start(
         name,
-        [sys.executable, "-m", f"tests.apps.programs.{script}"],
+        [sys.executable, "-m", *f"tests.apps.programs.{script}".split()],
         accelerated=accelerated,
         env={"NETACC_EXIT_STATS": str(folder / "counted")},
     )
@@ -257,6 +260,27 @@ def test_drops_are_counted(lab: Lab) -> None:
     assert ran.finish(100).split() == ["0", "0"]
     # A full ring each time.
     assert Seen.of(counted).received_link > 200
+
+
+@pytest.mark.parametrize("way", ["child", "both", "daemon", "alone", "exec", "spawn", "rights"])
+@pytest.mark.usefixtures("library")
+def test_another_holder_receives_what_was_in_a_ring(way: str, lab: Lab) -> None:
+    """Breaks if a datagram is lost, doubled or overtaken when a socket is inherited or sent in a message."""
+    native, _ = calls(lab, "kernel", f"datagram_holders {way}", accelerated=False)
+    ours, seen = calls(lab, "rings", f"datagram_holders {way}", accelerated=True)
+    assert ours == native
+    numbers = [int(number) for line in ours for number in line.split()[1:]]
+    assert numbers == list(range(len(numbers))) and len(numbers) >= NUMBERS
+    # They were in the ring, or nothing is shown. The first ones may have taken the kernel.
+    assert max(one.taken_back for one in seen) >= NUMBERS // 2, seen
+
+
+@pytest.mark.usefixtures("library")
+def test_what_a_sender_has_left_is_received(lab: Lab) -> None:
+    """Breaks if the ring of a sender that has closed its socket becomes another flow's while it is not read."""
+    ours, seen = calls(lab, "rings", "datagram_holders left", accelerated=True)
+    assert ours == [" ".join(["reader", *map(str, range(NUMBERS))])]
+    assert seen[0].received_link > NUMBERS // 2, seen
 
 
 BENCH = ["bench", "datagrams", "-q", "--pairs", "1", "--seconds", "0.2", "--json", "-"]

@@ -66,8 +66,10 @@ class Host:
         return json.loads(answer)
 
     def end(self) -> None:
-        assert self.popen.stdin is not None
+        assert self.popen.stdin is not None and self.popen.stdout is not None
         self.popen.stdin.close()
+        # The last process may be a descendant of the first.
+        assert self.popen.stdout.read() == ""
         assert self.popen.wait(30) == 0
 
 
@@ -79,6 +81,11 @@ class Seen(NamedTuple):
 
 
 Step = tuple[Any, ...]
+
+
+def all_counts(file: Path) -> list[dict[str, int]]:
+    """Of each process."""
+    return [json.loads(line)["cnt"] for line in file.read_text().splitlines()]
 
 
 class World:
@@ -169,7 +176,9 @@ class Run:
                     self.joining.add(index)
                 answer = host.do("option", name, *more)
             case "fork":
-                answer = host.do("fork")
+                for found in host.do("fork", name, *more):
+                    self.take(index, found)
+                answer = None
             case "drained":
                 self.drain(index)
                 answer = None
@@ -184,10 +193,14 @@ class Run:
 
     def drain(self, index: int, expected: int = 1 << 30) -> None:
         for found in self.host(index).do("drain", f"{index}", expected):
-            if len(found) == 1:
-                self.received[f"{index}"]["errors"].append(found)
-            else:
-                self.keep(index, found)
+            self.take(index, found)
+
+    def take(self, index: int, found: list[Any]) -> None:
+        """A datagram, or the name of an error."""
+        if len(found) == 1:
+            self.received[f"{index}"]["errors"].append(found)
+        else:
+            self.keep(index, found)
 
     def finish(self) -> None:
         for index in self.ports:
@@ -226,7 +239,7 @@ def programs() -> st.SearchStrategy[tuple[list[str], list[Step]]]:
         option,
         st.tuples(st.just("duplicate"), index),
         st.tuples(st.just("reopen"), index, st.sampled_from(KINDS)),
-        st.tuples(st.just("fork"), index),
+        st.tuples(st.just("fork"), index, st.sampled_from(["ends", "receives", "goes on"])),
         st.tuples(st.just("shut"), index, st.integers(0, 2)),
     )
     # Flows first, or what is done to sockets without any is all that is tried.
@@ -242,7 +255,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Wo
     yield both[0], both[1]
     for world in both:
         world.end()
-    counts = [json.loads(counted.read_text())["cnt"] for counted in both[1].counted]
+    counts = [counts for counted in both[1].counted for counts in all_counts(counted)]
     link, kernel = (sum(count[f"datagrams_received_{way}"] for count in counts) for way in ("link", "kernel"))
     assert link >= SHARE * (link + kernel), (link, kernel)
 
@@ -312,6 +325,6 @@ def test_what_is_told(what: str, tmp_path: Path) -> None:
     for world in both:
         world.end()
     assert found == [None, None]
-    counts = [json.loads(file.read_text())["cnt"] for file in both[1].counted if file.exists()]
+    counts = [counts for file in both[1].counted if file.exists() for counts in all_counts(file)]
     link = sum(count["datagrams_received_link"] for count in counts)
     assert link >= LINKED, link

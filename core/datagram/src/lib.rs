@@ -20,7 +20,10 @@
 //!    from the kernel is behind all records. A receiver that is awake, and has found a datagram in the kernel, takes it
 //!    only if no record is due then.
 //!
-//! With 2. and 3. the datagrams of a flow keep their order, unless the kernel drops some of them.
+//! With 2. and 3. the datagrams of a flow keep their order, unless the kernel drops some of them. A sender takes records back
+//! ([`Sender::reclaim`]) and sends their datagrams by the kernel, where these would come too late or to the wrong process:
+//! before a datagram that must take the kernel to a receiver that is new, and when the receiver has given its ring back
+//! ([`Receiver::give_back`]), because other processes receive from its socket as well.
 //!
 //! # Memory
 //!
@@ -32,9 +35,10 @@
 //! | inbox | the receiver | 0 | the position at which the next record begins |
 //! | | | 8, 16 | the number of sends by the kernel that have begun, and that have ended, plus one; 0 before they are counted |
 //! | | | 24 | the number of datagrams that were dropped because a new receiver's ring was full |
+//! | | | 32 | 1 once the sender has ended the flow |
 //! | | | 64 on | records: a word of header, the time if the receiver wants it, and bytes up to a multiple of 8 |
 //! | outbox | the sender | 0 | the position up to which records are consumed, late by up to a quarter of the ring |
-//! | | | 64 | [`State`] of the receiver in the lowest two bits, whether it is new, whether it wants times, and the number of its sleeps |
+//! | | | 64 | [`State`] of the receiver in the lowest two bits, whether it is new, wants times, has given its ring back, and the number of its sleeps |
 //!
 //! Either end may write anything there at any time. Each checks the values that it reads, and a false one ends the flow.
 
@@ -46,7 +50,7 @@ mod sender;
 mod tests;
 
 pub use receiver::{Receiver, Record};
-pub use sender::{Refusal, Sender};
+pub use sender::{Reclaimed, Refusal, Sender};
 
 /// Bytes of the sender's region.
 pub const OUTBOX_LEN: usize = 128;
@@ -64,6 +68,7 @@ const TAIL: usize = 0;
 const BEGUN: usize = 8;
 const ENDED: usize = 16;
 const DROPPED: usize = 24;
+const OVER: usize = 32;
 const HEAD: usize = 0;
 const STATUS: usize = 64;
 /// Bytes of a record's header. Records are as long as a multiple of this.
@@ -88,13 +93,22 @@ pub enum State {
     Dozing,
 }
 
-/// A [`State`], whether the receiver is new (it takes no record yet), whether it wants times, and the number of the sleep.
+/// A [`State`], whether the receiver is new (it takes no record yet), wants times, and has given its ring back, and the number of
+/// the sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Status(u64);
 
 impl Status {
     fn new(state: State, is_new: bool, wants_time: bool, sleeps: u64) -> Status {
-        Status(state as u64 | u64::from(is_new) << 2 | u64::from(wants_time) << 3 | sleeps << 4)
+        Status(state as u64 | u64::from(is_new) << 2 | u64::from(wants_time) << 3 | sleeps << 5)
+    }
+
+    fn given_back(self) -> Status {
+        Status(self.0 | 16)
+    }
+
+    fn is_given_back(self) -> bool {
+        self.0 & 16 != 0
     }
 
     fn is_new(self) -> bool {

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use netacc_device::Memory;
 
 use crate::{
-    capacity_of, Header, Marks, State, Status, BEGUN, DROPPED, ENDED, HEAD, HEADER, PADDING, READY, RECORDS, REVOKED,
-    STATUS, TAIL, TAKEN,
+    capacity_of, Header, Marks, State, Status, BEGUN, DROPPED, ENDED, HEAD, HEADER, OVER, PADDING, READY, RECORDS,
+    REVOKED, STATUS, TAIL, TAKEN,
 };
 
 /// A datagram at the front of a ring.
@@ -46,9 +46,9 @@ pub struct Receiver {
     state: State,
     sleeps: u64,
     wants_time: bool,
-    /// The sender has ended the flow, and its region may be another flow's by now: nothing is written there any more.
+    /// The flow has ended, and the sender's region may be another flow's by now: nothing is written there any more.
     ended: bool,
-    /// The sender has broken the rules: nothing that it has written counts any more.
+    /// Nothing that the sender has written counts any more: it has broken the rules, or the ring is given back.
     refused: bool,
     /// The number of the flow's datagrams that came by the kernel; `None` before it is known.
     by_kernel: Option<u64>,
@@ -256,7 +256,21 @@ impl Receiver {
         self.enter(State::Closed);
     }
 
-    /// The sender has ended the flow. The receiver can still take the datagrams that are in the ring.
+    /// Closes the ring, and leaves the datagrams in it to the sender, which sends them by the kernel. `false`: the sender has
+    /// ended the flow, so this end must take them.
+    pub fn give_back(&mut self) -> bool {
+        //= spec §10.3.4
+        //# A receiver gives its ring back if another process may receive from its socket: it writes its head, and then that
+        //# it is closed and has given back, and takes no record after that.
+        self.publish();
+        self.state = State::Closed;
+        self.write(self.status().given_back());
+        self.end();
+        self.refused = self.counter(OVER) == 0;
+        self.refused
+    }
+
+    /// The flow has ended, by either side. The receiver can still take the datagrams that are in the ring.
     pub fn end(&mut self) {
         self.ended = true;
         self.state = State::Closed;
@@ -264,9 +278,17 @@ impl Receiver {
 
     fn enter(&mut self, state: State) {
         self.state = state;
+        self.write(self.status());
+    }
+
+    fn status(&self) -> Status {
+        Status::new(self.state, self.by_kernel.is_none(), self.wants_time, self.sleeps)
+    }
+
+    fn write(&self, status: Status) {
         if let Some(word) = self.outbox.word(STATUS).filter(|_| !self.ended) {
             // Ordered before the next look at the tail: see `Sender::send`.
-            word.swap(Status::new(state, self.by_kernel.is_none(), self.wants_time, self.sleeps).0, SeqCst);
+            word.swap(status.0, SeqCst);
         }
     }
 

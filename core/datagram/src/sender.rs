@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use netacc_device::Memory;
 
 use crate::{
-    capacity_of, Header, Marks, State, Status, BEGUN, BY_KERNEL_SHIFT, DROPPED, ENDED, HEAD, HEADER, LONGEST, PADDING,
-    READY, RECORDS, REVOKED, STATUS, TAIL, TIME, TIMED,
+    capacity_of, Header, Marks, State, Status, BEGUN, BY_KERNEL_SHIFT, DROPPED, ENDED, HEAD, HEADER, LONGEST, OVER,
+    PADDING, READY, RECORDS, REVOKED, STATUS, TAIL, TIME, TIMED,
 };
 
 /// Why a datagram does not take the ring.
@@ -22,6 +22,15 @@ pub enum Refusal {
     TooLong,
     /// The receiver has closed the flow, or has broken its rules: no datagram takes this ring any more.
     Closed,
+}
+
+/// A datagram that was taken back from a ring, to be sent by the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What its IP header is to say.
+    pub marks: Marks,
 }
 
 /// The sending end. One thread at a time.
@@ -85,6 +94,65 @@ impl Sender {
         self.woken = Some(self.found).filter(|found| sent && found.state() == State::Dozing);
         self.ended += count;
         self.word(ENDED).store(self.ended, SeqCst);
+    }
+
+    /// Takes back the datagrams that have to go by the kernel before anything else of the flow that goes there now, oldest
+    /// first: those in the ring of a receiver that is new, which would be overtaken, or that has given its ring back. When to
+    /// call it: before a datagram goes by the kernel, and at the end of the flow.
+    pub fn reclaim(&mut self) -> Vec<Reclaimed> {
+        if self.tail == self.head {
+            return Vec::new();
+        }
+        let status = self.status();
+        let must = status.is_new() || status.is_given_back();
+        if !must || self.refresh_head().is_err() {
+            return Vec::new();
+        }
+        let mut reclaimed: Vec<Reclaimed> = Vec::new();
+        //= spec §10.3.4
+        //# The sender takes back, the newest first, the records that are not taken, and sends their datagrams by the kernel
+        //# in their order, before any other of the flow.
+        for (at, header) in self.ready().into_iter().rev() {
+            // The receiver takes the oldest first, so it keeps older ones than those that go by the kernel.
+            if self.revoke(at, header) {
+                let mut bytes = vec![0; header.len() as usize];
+                if self.inbox.read(self.offset(at) + header.prefix() as usize, &mut bytes) {
+                    reclaimed.push(Reclaimed { bytes, marks: header.marks() });
+                }
+            }
+        }
+        reclaimed.reverse();
+        reclaimed
+    }
+
+    /// Ends the flow, by this end or the other. Returns the datagrams that a receiver has given back, as
+    /// [`reclaim`](Sender::reclaim) does; those that it has not stay its own.
+    pub fn end(&mut self) -> Vec<Reclaimed> {
+        //= spec §10.3.5
+        //# A sender that ends a flow says so in the inbox, and then looks whether the ring was given back.
+        self.closed = true;
+        self.word(OVER).swap(1, SeqCst);
+        match self.status().is_given_back() {
+            true => self.reclaim(),
+            false => Vec::new(),
+        }
+    }
+
+    /// The records that nobody has taken, as far as the receiver has left them as they were written.
+    fn ready(&self) -> Vec<(u64, Header)> {
+        let (mut found, mut at) = (Vec::new(), self.head);
+        while at != self.tail {
+            let header = Header(self.word(self.offset(at)).load(Acquire));
+            let left = self.capacity - at % self.capacity;
+            if header.extent() > left.min(self.tail - at) {
+                break;
+            }
+            if header.kind() == READY {
+                found.push((at, header));
+            }
+            at += header.extent();
+        }
+        found
     }
 
     /// Whether the ring has room for so many datagrams, `len` bytes together, of which none is longer than `longest`, if its
@@ -185,7 +253,7 @@ impl Sender {
     #[cold]
     fn refresh_head(&mut self) -> Result<(), Refusal> {
         let head = self.outbox.word(HEAD).map_or(0, |word| word.load(Acquire));
-        if head < self.head || head > self.tail {
+        if head < self.head || head > self.tail || !head.is_multiple_of(HEADER) {
             self.closed = true;
             return Err(Refusal::Closed);
         }

@@ -247,28 +247,48 @@ struct Kernel {
     arrived: Condvar,
 }
 
+impl Kernel {
+    fn carry(&self, sender: &mut Sender, number: u64) {
+        sender.begin_by_kernel(1);
+        self.queue.lock().unwrap().push_back(number);
+        self.arrived.notify_one();
+        sender.end_by_kernel(1, true);
+    }
+}
+
 /// Sends the numbers below `count`, each on the ring or by the kernel. Breaks the test that calls it if one is lost, comes
 /// twice or early, or if the receiver sleeps for ever.
-fn run_threads(count: u64, capacity: usize, sleeps: impl Fn(u64) -> bool + Sync) -> (u64, u64) {
+fn run_threads(
+    count: u64,
+    capacity: usize,
+    sleeps: impl Fn(u64) -> bool + Sync,
+    must_take_kernel: impl Fn(u64) -> bool + Sync,
+    looks_while_new: u32,
+) -> (u64, u64) {
     let (mut sender, mut receiver, _) = flow(capacity);
     let kernel = Kernel::default();
     let (mut on_ring, mut by_kernel) = (0, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..count {
-                let mut sent = send(&mut sender, &number.to_le_bytes());
+                let mut sent = match must_take_kernel(number) {
+                    true => Err(Refusal::TooLong),
+                    false => send(&mut sender, &number.to_le_bytes()),
+                };
                 while sent == Err(Refusal::Dropped) {
                     std::thread::yield_now();
                     sent = send(&mut sender, &number.to_le_bytes());
                 }
                 if sent.is_err() {
-                    sender.begin_by_kernel(1);
-                    kernel.queue.lock().unwrap().push_back(number);
-                    kernel.arrived.notify_one();
-                    sender.end_by_kernel(1, true);
+                    for reclaimed in sender.reclaim() {
+                        kernel.carry(&mut sender, u64::from_le_bytes(reclaimed.bytes.try_into().unwrap()));
+                    }
+                    kernel.carry(&mut sender, number);
                 }
             }
         });
+        // As if others' datagrams kept the kernel's socket from being empty for a while.
+        let mut looks = 0;
         for expected in 0..count {
             let number = loop {
                 receiver.stay_awake();
@@ -290,7 +310,10 @@ fn run_threads(count: u64, capacity: usize, sleeps: impl Fn(u64) -> bool + Sync)
                     by_kernel += 1;
                     break number;
                 }
-                receiver.kernel_was_empty(sent);
+                looks += u32::from(front.is_some());
+                if looks >= looks_while_new {
+                    receiver.kernel_was_empty(sent);
+                }
                 if front.is_some() {
                     continue;
                 }
@@ -358,9 +381,95 @@ fn what_a_sender_drops_is_counted() {
 #[test]
 fn between_threads_each_datagram_comes_once_and_in_order() {
     for capacity in [64, 1024, 1 << 16] {
-        let (on_ring, by_kernel) = run_threads(100_000, capacity, |number| number % 3 == 0);
+        let (on_ring, by_kernel) = run_threads(100_000, capacity, |number| number % 3 == 0, |_| false, 0);
         assert_eq!(on_ring + by_kernel, 100_000);
     }
+}
+
+//= spec §10.3.5
+//= type=test
+//# A receiver that gives its ring back after that takes the records itself.
+//= spec §10.3.5
+//= type=test
+//# A sender that ends a flow says so in the inbox, and then looks whether the ring was given back.
+#[test]
+fn the_ring_of_a_flow_that_ends_at_both_ends_is_read_by_one() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    awake(&mut receiver);
+    assert_eq!(send(&mut sender, b"first"), Ok(()));
+    assert_eq!(sender.end(), []);
+    assert!(!receiver.give_back());
+    assert_eq!(take(&mut receiver), Some(b"first".into()));
+
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    awake(&mut receiver);
+    assert_eq!(send(&mut sender, b"second"), Ok(()));
+    assert!(receiver.give_back());
+    assert_eq!(take(&mut receiver), None);
+    assert_eq!(sender.end(), [Reclaimed { bytes: b"second".into(), marks: MARKS }]);
+}
+
+// Breaks if a datagram that must take the kernel overtakes those in the ring of a receiver that is new.
+//= spec §10.4.4
+//= type=test
+//# Before a datagram by the kernel to a receiver that is new, the sender takes back the records that are not taken, as
+//# in 10.3.4.
+#[test]
+fn between_threads_a_datagram_that_must_take_the_kernel_overtakes_none() {
+    for round in 0..800 {
+        let (on_ring, by_kernel) = run_threads(60, 1024, |_| false, |number| number % 5 == 3, round % 40);
+        assert_eq!(on_ring + by_kernel, 60);
+    }
+}
+
+#[test]
+fn what_a_new_receiver_has_goes_by_the_kernel_before_what_must() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    receiver.stay_awake();
+    assert_eq!(send(&mut sender, b"first"), Ok(()));
+    assert_eq!(send(&mut sender, b"second"), Ok(()));
+    let expected = [b"first".to_vec(), b"second".to_vec()].map(|bytes| Reclaimed { bytes, marks: MARKS });
+    assert_eq!(sender.reclaim(), expected);
+    assert_eq!(sender.reclaim(), []);
+    awake(&mut receiver);
+    assert_eq!(take(&mut receiver), None);
+    assert_eq!(send(&mut sender, b"third"), Ok(()));
+    assert_eq!(sender.reclaim(), [], "the receiver counts what comes by the kernel");
+    assert_eq!(take(&mut receiver), Some(b"third".into()));
+}
+
+//= spec §10.3.4
+//= type=test
+//# A receiver gives its ring back if another process may receive from its socket: it writes its head, and then that it
+//# is closed and has given back, and takes no record after that.
+//= spec §10.3.4
+//= type=test
+//# The sender takes back, the newest first, the records that are not taken, and sends their datagrams by the kernel in
+//# their order, before any other of the flow.
+#[test]
+fn a_ring_that_is_given_back_is_the_senders() {
+    let (mut sender, mut receiver, [_, outbox]) = flow(CAPACITY);
+    awake(&mut receiver);
+    // Around the end of the ring, with padding.
+    for number in 0..20u8 {
+        assert_eq!(send(&mut sender, &[number; 200]), Ok(()));
+        assert_eq!(send(&mut sender, &[number; 9]), Ok(()));
+        assert_eq!(take(&mut receiver), Some(vec![number; 200]));
+        assert_eq!(take(&mut receiver), Some(vec![number; 9]));
+    }
+    for number in 0..3u8 {
+        assert_eq!(send(&mut sender, &[number; 200]), Ok(()));
+    }
+    assert_eq!(take(&mut receiver), Some(vec![0; 200]));
+    assert!(receiver.give_back());
+    let words = [HEAD, STATUS].map(|offset| outbox.word(offset).unwrap().load(SEQ));
+    assert_eq!(take(&mut receiver), None);
+    assert_eq!(send(&mut sender, b"x"), Err(Refusal::Closed));
+    let bytes: Vec<_> = sender.reclaim().into_iter().map(|reclaimed| reclaimed.bytes).collect();
+    assert_eq!(bytes, [vec![1; 200], vec![2; 200]]);
+    receiver.close();
+    receiver.kernel_was_empty(receiver.sent_by_kernel());
+    assert_eq!(words, [HEAD, STATUS].map(|offset| outbox.word(offset).unwrap().load(SEQ)), "it writes no more");
 }
 
 proptest! {
@@ -385,6 +494,22 @@ proptest! {
         prop_assert!(taken <= CAPACITY / 8);
     }
 
+    /// Whatever a receiver writes into a ring that it gives back, the sender reads within it and comes to an end.
+    #[test]
+    fn a_hostile_receiver_gives_back_what_it_likes(words in prop::collection::vec(any::<u64>(), CAPACITY / 8), head in 0u64..400) {
+        let (mut sender, mut receiver, [inbox, outbox]) = flow(CAPACITY);
+        awake(&mut receiver);
+        while send(&mut sender, &[7; 40]).is_ok() {}
+        for (i, word) in words.iter().enumerate() {
+            let word = if word % 3 == 0 { READY | ((word >> 40) % 300) } else { *word };
+            inbox.word(RECORDS + 8 * i).unwrap().store(word, SEQ);
+        }
+        outbox.word(HEAD).unwrap().store(head, SEQ);
+        outbox.word(STATUS).unwrap().store(Status::new(State::Closed, false, false, 0).given_back().0, SEQ);
+        let bytes: usize = sender.reclaim().iter().map(|reclaimed| reclaimed.bytes.len()).sum();
+        prop_assert!(bytes <= CAPACITY);
+    }
+
     #[test]
     fn a_hostile_receiver_costs_its_flow_only(head in any::<u64>(), state in any::<u64>(), sends in 1usize..100) {
         let (mut sender, mut receiver, [_, outbox]) = flow(CAPACITY);
@@ -395,6 +520,9 @@ proptest! {
                 outbox.word(STATUS).unwrap().store(state, SEQ);
             }
             let _ = send(&mut sender, &[7; 40]);
+            if i % 3 == 0 {
+                prop_assert!(sender.reclaim().len() <= CAPACITY / 8);
+            }
         }
         if send(&mut sender, &[7; 40]) == Err(Refusal::Closed) {
             prop_assert_eq!(send(&mut sender, &[7; 40]), Err(Refusal::Closed), "for good");

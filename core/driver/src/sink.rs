@@ -46,6 +46,7 @@ pub trait ReadySink: Send + Sync {
     /// A flow that was requested by either side could not be made.
     fn flow_failed(&self, _id: ConnectionId) {}
 
-    /// The peer has ended a flow, or is gone. The owner can still read its datagrams.
+    /// The peer has ended a flow, or is gone. The owner can still read its datagrams, and then
+    /// [ends](crate::Endpoint::end_flow) the flow as well.
     fn flow_ended(&self, _qp: QueuePairId) {}
 }

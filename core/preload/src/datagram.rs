@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //! * a ring is used only by the process that has made it. A socket that may have another holder (a forked child, a
-//!   receiver of SCM_RIGHTS) is the kernel's alone from then on ([`Datagram::leave_to_kernel`]);
+//!   receiver of SCM_RIGHTS) is the kernel's alone from then on ([`Datagram::leave_to_kernel`]), and the datagrams in its
+//!   rings are sent again by the kernel, by their senders ([`Outgoing::resend`]);
 //! * a flow's source address is one from which this socket has received a datagram of the kernel's;
 //! * a receiver says that it is awake only while no thread of the process sleeps on the socket.
 //!
@@ -18,6 +19,7 @@ mod flows;
 mod incoming;
 mod messages;
 mod outgoing;
+mod resent;
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -32,6 +34,7 @@ pub use flows::{Flows, Pending, Wanted};
 pub use incoming::{Incoming, Origin, Ring, Taken};
 pub use messages::{add_dropped, joined, Control, Messages, Values, MOST as MOST_CONTROL};
 pub use outgoing::{Destination, Outgoing, Way};
+use resent::Resent;
 
 /// A UDP socket of the program.
 pub struct Datagram {
@@ -111,6 +114,8 @@ pub struct Counts {
     pub rx_kernel: AtomicU64,
     /// Dropped, because the receiver's ring was full.
     pub dropped: AtomicU64,
+    /// Taken back from rings, and sent by the kernel.
+    pub taken_back: AtomicU64,
 }
 
 impl Default for Datagram {
@@ -254,7 +259,7 @@ impl Datagram {
     }
 
     /// An option, one of [`wants`], was set. Flows that there are may not fit any more.
-    pub fn set_wants(&self, bit: u16, on: bool, endpoint: Option<&Endpoint>) {
+    pub fn set_wants(&self, bit: u16, on: bool, fd: c_int, endpoint: Option<&Endpoint>) {
         let before = match on {
             true => self.wants.fetch_or(bit, Ordering::AcqRel),
             false => self.wants.fetch_and(!bit, Ordering::AcqRel),
@@ -262,7 +267,7 @@ impl Datagram {
         // Times have several forms.
         if (before & bit != 0) != on || on && bit & (wants::TIME | wants::TIMES) != 0 {
             self.incoming.lock().forget();
-            self.end_flows(endpoint);
+            self.end_flows(fd, endpoint);
         }
     }
 
@@ -270,7 +275,7 @@ impl Datagram {
     pub fn attach(&self, ring: Ring) -> bool {
         let mut incoming = self.incoming.lock();
         incoming.tells_flows_apart(!self.has_any_address());
-        let fits = ring.has_messages() == self.gives_messages() && incoming.admits(&ring);
+        let fits = !self.is_kernel_only() && ring.has_messages() == self.gives_messages() && incoming.admits(&ring);
         if fits {
             incoming.add(ring);
             self.linked.store(true, Ordering::Release);
@@ -320,19 +325,32 @@ impl Datagram {
         Some(asleep)
     }
 
-    /// Only the kernel's socket counts from now on. Datagrams that are in rings can still be received. Returns the queue
-    /// pairs of its flows, to be ended.
-    pub fn leave_to_kernel(&self, why: KernelOnly) -> Vec<QueuePairId> {
-        // The first reason stays.
-        let _ = self.kernel_only.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Acquire);
-        let mut flows = self.outgoing.lock().end_all();
-        flows.extend(self.incoming.lock().close_all());
+    /// Only the kernel's socket, of which `fd` is a descriptor, counts from now on. Datagrams that are in rings can still be
+    /// received. Returns the queue pairs of its flows, to be ended.
+    pub fn leave_to_kernel(&self, why: KernelOnly, fd: c_int) -> Vec<QueuePairId> {
+        self.keep_in_kernel(why);
+        let mut flows = self.outgoing.lock().end_all(fd, &self.counts);
+        let mut incoming = self.incoming.lock();
+        flows.extend(incoming.close_all());
+        self.update_linked(&incoming);
         flows
     }
 
-    /// Ends its flows: it has been connected anew. Others may be made.
-    pub fn end_flows(&self, endpoint: Option<&Endpoint>) {
-        let mut flows = self.outgoing.lock().end_all();
+    /// Other processes will hold it, too: what is in its rings comes by the kernel. Returns the queue pairs of its rings, to be
+    /// ended.
+    pub fn give_back(&self) -> Vec<QueuePairId> {
+        self.keep_in_kernel(KernelOnly::Shared);
+        self.incoming.lock().give_back_all()
+    }
+
+    fn keep_in_kernel(&self, why: KernelOnly) {
+        // The first reason stays.
+        let _ = self.kernel_only.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Ends its flows: it has been connected anew. Others may be made. `fd` is a descriptor of the socket.
+    pub fn end_flows(&self, fd: c_int, endpoint: Option<&Endpoint>) {
+        let mut flows = self.outgoing.lock().end_all(fd, &self.counts);
         flows.extend(self.incoming.lock().close_all());
         if let Some(endpoint) = endpoint {
             flows.into_iter().for_each(|qp| endpoint.end_flow(qp));

@@ -31,7 +31,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Ends a flow. Both regions can still be read and written while they are kept.
+    /// Ends a flow, also one that the peer has ended. When to call it: once neither region is used any more, because both may be
+    /// another flow's when both ends have done so.
     pub fn end_flow(&self, qp: QueuePairId) {
         if self.flows.lock().established.remove(&qp) {
             self.device.destroy_qp(qp);
@@ -104,7 +105,6 @@ impl Endpoint {
         if n > 0 {
             // No honest peer posts here, so it can only be the end.
             self.sink().flow_ended(qp);
-            self.end_flow(qp);
         }
     }
 }

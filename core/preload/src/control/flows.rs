@@ -16,6 +16,7 @@ use netacc_device::{ConnectionId, FourTuple, QueuePairId};
 use netacc_driver::{Endpoint, Flow};
 
 use crate::datagram::{wants, Address, Datagram, Destination, KernelOnly, Pending, Ring, Wanted};
+use crate::os::errno::{errno, set_errno};
 use crate::os::{real, sockopt};
 use crate::probes;
 use crate::runtime::{get, Runtime};
@@ -24,7 +25,7 @@ use crate::table::{self, Entry};
 /// Bytes of a ring: four of the longest datagrams fit.
 const CAPACITY: usize = 256 << 10;
 /// The version of requests.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// The number of a socket at its peer, and the addresses of the flow: two of this host, which are the same or both of the
 /// loopback.
@@ -42,7 +43,7 @@ impl Request {
             IpAddr::V6(ip) => ip,
         };
         //= spec §10.2.1
-        //# Then follow the version, 3; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
+        //# Then follow the version, 4; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
         //# address, in 16, from which the flow comes.
         let mut bytes = vec![VERSION];
         bytes.extend(self.number.to_le_bytes());
@@ -80,15 +81,30 @@ impl Request {
 
 /// Withdraws a socket that was announced, and ends the socket's flows: only the kernel's socket counts from now on.
 pub fn withdraw(socket: &Datagram, fd: c_int, why: KernelOnly) {
-    let flows = socket.leave_to_kernel(why);
+    let flows = socket.leave_to_kernel(why, fd);
     let Some(rt) = get() else { return };
     let Some(endpoint) = rt.endpoint() else { return };
     if let (Some(number), Some(local)) = (socket.number(), local_address(fd)) {
         endpoint.directory().withdraw(&announced(local), number);
     }
-    for qp in flows {
-        rt.flows.established.lock().remove(&qp);
-        endpoint.end_flow(qp);
+    end(rt, flows);
+}
+
+/// Withdraws all of these sockets that are of datagrams: other processes will hold them, too.
+pub fn share(entries: &[(c_int, Arc<Entry>)]) {
+    let sockets = || {
+        entries.iter().filter_map(|(fd, entry)| match &**entry {
+            Entry::Datagram(socket) => Some((*fd, socket)),
+            _ => None,
+        })
+    };
+    // Before any of them ends the flows that it sends: then it also sends what another one of them gives back.
+    let given_back: Vec<_> = sockets().flat_map(|(_, socket)| socket.give_back()).collect();
+    for (fd, socket) in sockets() {
+        withdraw(socket, fd, KernelOnly::Shared);
+    }
+    if let Some(rt) = get() {
+        end(rt, given_back);
     }
 }
 
@@ -254,11 +270,46 @@ pub(super) fn failed(rt: &Runtime, id: ConnectionId) {
 }
 
 /// The peer has ended a flow, or is gone.
-pub(super) fn ended(rt: &Runtime, qp: QueuePairId) {
-    let Some(socket) = rt.flows.established.lock().remove(&qp).and_then(|socket| socket.upgrade()) else { return };
-    if !socket.outgoing().end(qp) {
-        socket.incoming().end(qp);
+pub(super) fn ended(rt: &Runtime, endpoint: &Endpoint, qp: QueuePairId) {
+    let Some(socket) = rt.flows.established.lock().remove(&qp).and_then(|socket| socket.upgrade()) else {
+        return endpoint.end_flow(qp);
+    };
+    if end_outgoing(&socket, qp) {
+        return endpoint.end_flow(qp);
     }
+    let read = {
+        let mut incoming = socket.incoming();
+        incoming.end(qp);
+        incoming.take_read()
+    };
+    end(rt, read);
+}
+
+/// Ends a flow that the socket sends, and sends by the kernel what the receiver has given back. `false`: it is none of these.
+fn end_outgoing(socket: &Arc<Datagram>, qp: QueuePairId) -> bool {
+    let mut outgoing = socket.outgoing();
+    let ended = outgoing.end(qp);
+    if let Some((to, reclaimed)) = ended.as_ref().filter(|(_, reclaimed)| !reclaimed.is_empty()) {
+        // With the lock held, which a thread takes that closes a descriptor: it stays this socket's.
+        let is_it = |entry: &Entry| matches!(entry, Entry::Datagram(known) if Arc::ptr_eq(known, socket));
+        if let Some((fd, _)) = table::entries().find(|(_, entry)| is_it(entry)) {
+            outgoing.resend(fd, to, reclaimed, socket.counts());
+        }
+    }
+    ended.is_some()
+}
+
+/// Ends flows. Keeps errno.
+#[cold]
+pub fn end(rt: &Runtime, flows: Vec<QueuePairId>) {
+    let saved = errno();
+    for qp in flows {
+        rt.flows.established.lock().remove(&qp);
+        if let Some(endpoint) = rt.endpoint() {
+            endpoint.end_flow(qp);
+        }
+    }
+    set_errno(saved);
 }
 
 #[cfg(test)]
@@ -269,7 +320,7 @@ mod tests {
     fn requests_are_read_as_they_were_written() {
         //= spec §10.2.1
         //= type=test
-        //# Then follow the version, 3; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
+        //# Then follow the version, 4; the receiver's number of the socket, in 4 bytes; and the port, in 2 bytes, and the
         //# address, in 16, from which the flow comes.
         //= spec §10.2.1
         //= type=test

@@ -14,7 +14,7 @@ use netacc_proto::Reason;
 use netacc_registry::BackendFds;
 
 use super::{exit, flows, shortage, starting};
-use crate::datagram::{Datagram, KernelOnly};
+use crate::datagram::Datagram;
 use crate::os::{actions, confinement, deferral, kept, lingering, own, real, uses};
 use crate::runtime::helper::ASLEEP;
 use crate::runtime::inherited::add_way;
@@ -39,10 +39,9 @@ pub fn before_fork() {
     }
     let known = family::before_fork();
     let rt = get().and_then(|rt| Some((rt, rt.endpoint()?)));
-    for (fd, entry) in table::entries() {
-        if let Entry::Datagram(socket) = &*entry {
-            flows::withdraw(socket, fd, KernelOnly::Shared);
-        }
+    let entries: Vec<_> = table::entries().collect();
+    flows::share(&entries);
+    for (_, entry) in entries {
         let Entry::Stream(sock) = &*entry else { continue };
         match family::share(sock.family.load(Ordering::Relaxed)).filter(|_| known) {
             Some(id) => {

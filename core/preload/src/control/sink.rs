@@ -130,8 +130,8 @@ impl ReadySink for Sink {
     }
 
     fn flow_ended(&self, qp: QueuePairId) {
-        if let Some(rt) = get() {
-            flows::ended(rt, qp);
+        if let Some((rt, endpoint)) = get().and_then(|rt| Some((rt, rt.endpoint()?))) {
+            flows::ended(rt, endpoint, qp);
         }
     }
 

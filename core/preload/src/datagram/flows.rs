@@ -37,17 +37,19 @@ pub struct Flows {
     pub(crate) pending: Mutex<HashMap<ConnectionId, Pending>>,
     /// The socket of each flow.
     pub(crate) established: Mutex<HashMap<QueuePairId, Weak<Datagram>>>,
-    /// Datagrams of closed sockets: sent on links, received from links, sent and received by the kernel, dropped.
-    past: [AtomicU64; 5],
+    /// Datagrams of closed sockets: sent on links, received from links, sent and received by the kernel, dropped, taken
+    /// back.
+    past: [AtomicU64; NAMES.len()],
     links: AtomicU64,
 }
 
-const NAMES: [&str; 5] = [
+const NAMES: [&str; 6] = [
     "datagrams_sent_link",
     "datagrams_received_link",
     "datagrams_sent_kernel",
     "datagrams_received_kernel",
     "datagrams_dropped",
+    "datagrams_taken_back",
 ];
 
 impl Flows {
@@ -86,7 +88,7 @@ impl Flows {
 
     /// Counts by name, with those of the sockets that are open.
     pub fn counted<'a>(&self, open: impl Iterator<Item = &'a Datagram>) -> Vec<(&'static str, u64)> {
-        let mut sums: [u64; 5] = std::array::from_fn(|i| self.past[i].load(Ordering::Relaxed));
+        let mut sums: [u64; NAMES.len()] = std::array::from_fn(|i| self.past[i].load(Ordering::Relaxed));
         for socket in open {
             sums.iter_mut().zip(numbers(socket)).for_each(|(sum, count)| *sum += count);
         }
@@ -95,8 +97,9 @@ impl Flows {
     }
 }
 
-fn numbers(socket: &Datagram) -> [u64; 5] {
+fn numbers(socket: &Datagram) -> [u64; NAMES.len()] {
     let counts = socket.counts();
-    let all = [&counts.tx_link, &counts.rx_link, &counts.tx_kernel, &counts.rx_kernel, &counts.dropped];
+    let ways = [&counts.tx_link, &counts.rx_link, &counts.tx_kernel, &counts.rx_kernel];
+    let all = [ways[0], ways[1], ways[2], ways[3], &counts.dropped, &counts.taken_back];
     all.map(|count| count.load(Ordering::Relaxed))
 }

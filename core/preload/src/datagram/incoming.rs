@@ -92,6 +92,8 @@ pub struct Incoming {
     received_since_drops: u32,
     /// Positions of rings that are gone, for [`Incoming::arrivals`].
     past: u64,
+    /// Queue pairs of rings that are gone, to be ended.
+    read: Vec<QueuePairId>,
 }
 
 /// A datagram that was claimed for the caller, in the ring of that index.
@@ -379,32 +381,63 @@ impl Incoming {
                 ring.stuck = if ring.ended { STUCK } else { ring.stuck + 1 };
             }
         }
-        let (past, past_dropped) = (&mut self.past, &mut self.past_dropped);
-        self.rings.retain_mut(|ring| {
-            let keeps = !ring.ended || ring.receiver.front().is_some();
-            if !keeps {
+        self.remove(|ring| ring.ended && ring.receiver.front().is_none());
+    }
+
+    /// Removes rings.
+    fn remove(&mut self, goes: impl Fn(&mut Ring) -> bool) {
+        let Incoming { rings, past, past_dropped, read, .. } = self;
+        rings.retain_mut(|ring| {
+            let goes = goes(ring);
+            if goes {
                 *past = past.wrapping_add(ring.receiver.arrivals());
                 *past_dropped = past_dropped.wrapping_add(ring.receiver.dropped() as u32);
+                read.push(ring.qp);
             }
-            keeps
+            !goes
         });
     }
 
-    /// The sender has ended a flow, or is gone. Returns whether it was one of these.
-    pub fn end(&mut self, qp: QueuePairId) -> bool {
-        let ring = self.rings.iter_mut().find(|ring| ring.qp == qp);
-        ring.map(Ring::end).is_some()
+    /// The queue pairs of rings that are gone since this was called last, to be ended.
+    pub fn take_read(&mut self) -> Vec<QueuePairId> {
+        std::mem::take(&mut self.read)
     }
 
-    /// No datagram takes a ring from now on.
+    //= spec §10.3.6
+    //# A receiver whose flow has ended keeps its queue pair until it has taken the records in the ring
+    /// The sender has ended a flow, or is gone. Its ring stays until its datagrams are received.
+    pub fn end(&mut self, qp: QueuePairId) {
+        if let Some(ring) = self.rings.iter_mut().find(|ring| ring.qp == qp) {
+            ring.end();
+            self.remove(|ring| ring.qp == qp && ring.receiver.front().is_none());
+        }
+    }
+
+    /// No datagram takes a ring from now on. Rings stay until their datagrams are received, with their queue pairs.
     pub(super) fn close_all(&mut self) -> Vec<QueuePairId> {
-        let open = self.rings.iter_mut().filter(|ring| !ring.ended);
-        open.map(|ring| {
+        for ring in &mut self.rings {
             ring.receiver.close();
+            ring.end();
+        }
+        self.remove(|ring| ring.receiver.front().is_none());
+        self.take_read()
+    }
+
+    /// No datagram takes a ring from now on, and what is in them comes by the kernel, but for the rings whose senders have
+    /// ended.
+    pub(super) fn give_back_all(&mut self) -> Vec<QueuePairId> {
+        for ring in self.rings.iter_mut().filter(|ring| !ring.ended) {
+            ring.receiver.give_back();
             ring.ended = true;
-            ring.qp
-        })
-        .collect()
+        }
+        self.remove(|ring| ring.receiver.front().is_none());
+        self.take_read()
+    }
+
+    /// Nobody receives any more. Returns the queue pairs of all rings that there still were.
+    pub fn abandon(&mut self) -> Vec<QueuePairId> {
+        self.remove(|_| true);
+        self.take_read()
     }
 
     /// The length of the next datagram in a ring.
@@ -486,14 +519,44 @@ mod tests {
         for _ in 0..2 {
             send(&mut sender);
         }
-        assert!(incoming.end(QueuePairId(7)));
+        incoming.end(QueuePairId(7));
         look(&mut incoming);
         for _ in 0..2 {
+            assert_eq!(incoming.take_read(), [], "the region may be another flow's once the queue pair is");
             let taken = incoming.take(false).expect("a datagram");
             incoming.finish(&taken);
         }
         assert!(!incoming.is_empty());
         look(&mut incoming);
         assert!(incoming.is_empty());
+        assert_eq!(incoming.take_read(), [QueuePairId(7)]);
+    }
+
+    //= spec §10.3.6
+    //= type=test
+    //# A receiver whose flow has ended keeps its queue pair until it has taken the records in the ring
+    // Breaks if the region of a ring that this end has closed is given up, or the peer's is written to, while there is a
+    // datagram to be received.
+    #[test]
+    fn what_is_in_a_ring_that_is_closed_is_received_before_its_ring_goes() {
+        let (mut sender, mut incoming) = flow();
+        send(&mut sender);
+        assert_eq!(incoming.close_all(), []);
+        let taken = incoming.take(false).expect("a datagram");
+        incoming.finish(&taken);
+        look(&mut incoming);
+        assert_eq!(incoming.take_read(), [QueuePairId(7)]);
+
+        let (_, mut incoming) = flow();
+        assert_eq!(incoming.close_all(), [QueuePairId(7)], "nothing is in it");
+    }
+
+    #[test]
+    fn what_is_in_a_ring_of_a_shared_socket_is_the_senders() {
+        let (mut sender, mut incoming) = flow();
+        send(&mut sender);
+        assert_eq!(incoming.give_back_all(), [QueuePairId(7)]);
+        assert!(incoming.is_empty());
+        assert_eq!(sender.end().len(), 1);
     }
 }

@@ -4,6 +4,7 @@
 //! flow, whose two addresses are the same. So interface numbers and the order of messages are right as well. What differs
 //! between datagrams of a flow is written anew: the time to live, the type of service, times, and the count of those dropped.
 
+use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netacc_datagram::Marks;
@@ -142,6 +143,24 @@ pub fn add_dropped(control: &mut [u8], len: usize, more: u32) -> usize {
         return len;
     }
     writer.put(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &more.to_ne_bytes());
+    writer.len
+}
+
+/// Writes messages for a send by the kernel of one datagram: its marks, with whether IPv4 carries it, and that it is not to be
+/// split. Returns their length.
+pub(super) fn request(marks: Option<(bool, Marks)>, is_never_split: bool, to: &mut [u8]) -> usize {
+    let mut writer = Writer { to, len: 0, is_cut: false };
+    if let Some((is_v4, marks)) = marks {
+        let (level, ttl, tos) = match is_v4 {
+            true => (libc::IPPROTO_IP, libc::IP_TTL, libc::IP_TOS),
+            false => (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, libc::IPV6_TCLASS),
+        };
+        writer.put(level, ttl, &c_int::from(marks.ttl).to_ne_bytes());
+        writer.put(level, tos, &c_int::from(marks.tos).to_ne_bytes());
+    }
+    if is_never_split {
+        writer.put(libc::SOL_UDP, libc::UDP_SEGMENT, &0u16.to_ne_bytes());
+    }
     writer.len
 }
 

@@ -1,11 +1,13 @@
 //! What a socket sends: its flows, by destination.
 
+use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
 
-use netacc_datagram::{Marks, Refusal, Sender};
+use netacc_datagram::{Marks, Reclaimed, Refusal, Sender};
 use netacc_device::{PeerAddress, QueuePairId};
 
-use super::Address;
+use super::{Address, Counts, Resent};
 use crate::os::clock::wall_nanos;
 
 /// Datagrams to a destination before a ring is requested for them; after a refusal twice as many again, and so on.
@@ -51,6 +53,23 @@ struct Flow {
     destination: Option<Destination>,
     /// Datagrams of sends by the kernel that are going on.
     by_kernel: u64,
+    /// Datagrams that were taken back from the ring: they go by the kernel before all others.
+    reclaimed: Vec<Reclaimed>,
+}
+
+impl Flow {
+    /// So many datagrams are about to be sent by the kernel, after those that are taken back from the ring for that.
+    fn begin_by_kernel(&mut self, count: u64) {
+        self.by_kernel += count;
+        if let State::Linked { sender, .. } = &mut self.state {
+            //= spec §10.4.4
+            //# Before a datagram by the kernel to a receiver that is new, the sender takes back the records that are not
+            //# taken, as in 10.3.4.
+            self.reclaimed.extend(sender.reclaim());
+            self.by_kernel += self.reclaimed.len() as u64;
+            sender.begin_by_kernel(count + self.reclaimed.len() as u64);
+        }
+    }
 }
 
 /// How a datagram goes.
@@ -132,6 +151,7 @@ impl Outgoing {
                     state: State::Counting { sent: 1, request_at: REQUEST_AFTER },
                     destination: None,
                     by_kernel: count,
+                    reclaimed: Vec::new(),
                 });
             }
             return Way::Kernel;
@@ -142,7 +162,7 @@ impl Outgoing {
                 match unsafe { sender.send(pieces, len, marks, wall_nanos) } {
                     Ok(()) => return Way::Link,
                     Err(Refusal::Dropped) => return Way::Dropped,
-                    Err(_) => sender.begin_by_kernel(count),
+                    Err(_) => {}
                 }
             }
             State::Counting { sent, request_at } => {
@@ -150,24 +170,45 @@ impl Outgoing {
                 let request_at = *request_at;
                 if *sent >= request_at {
                     flow.state = State::Requested { request_at };
-                    flow.by_kernel += count;
+                    flow.begin_by_kernel(count);
                     return Way::KernelThenRequest;
                 }
             }
             State::Requested { .. } | State::Indistinct => {}
         }
-        flow.by_kernel += count;
+        flow.begin_by_kernel(count);
         Way::Kernel
     }
 
     /// So many datagrams go by the kernel because of what they are: see [`Way::Kernel`].
     pub fn begin_by_kernel(&mut self, to: &Address, count: u64) {
         if let Some(flow) = self.find(to) {
-            flow.by_kernel += count;
-            if let State::Linked { sender, .. } = &mut flow.state {
-                sender.begin_by_kernel(count);
-            }
+            flow.begin_by_kernel(count);
         }
+    }
+
+    /// Sends by the kernel what was taken back from the ring of a flow. `fd` is a descriptor of the socket. Call it before a datagram
+    /// goes by the kernel, and keep the lock in between, or others overtake.
+    #[inline]
+    pub fn resend_reclaimed(&mut self, fd: c_int, to: &Address, counts: &Counts) {
+        let Some(flow) = self.find(to).filter(|flow| !flow.reclaimed.is_empty()) else { return };
+        let reclaimed = std::mem::take(&mut flow.reclaimed);
+        self.resend(fd, to, &reclaimed, counts);
+        self.end_by_kernel(to, reclaimed.len() as u64, true);
+    }
+
+    /// Sends by the kernel what was taken back from a ring. What the kernel does not take is dropped.
+    #[cold]
+    pub fn resend(&self, fd: c_int, to: &Address, reclaimed: &[Reclaimed], counts: &Counts) {
+        let usual = self.marks[usize::from(!to.is_v4())];
+        for Reclaimed { bytes, marks } in reclaimed {
+            let marks = Some(*marks).filter(|marks| *marks != usual);
+            Resent { bytes, to, marks, is_never_split: self.segment != 0 }.send(fd);
+        }
+        let count = reclaimed.len() as u64;
+        counts.tx_link.fetch_sub(count, Ordering::Relaxed);
+        counts.tx_kernel.fetch_add(count, Ordering::Relaxed);
+        counts.taken_back.fetch_add(count, Ordering::Relaxed);
     }
 
     /// So many were `sent` by the kernel, or could not be.
@@ -218,23 +259,30 @@ impl Outgoing {
         }
     }
 
-    /// The receiver has ended a flow, or is gone. Returns whether it was one of these.
-    pub fn end(&mut self, qp: QueuePairId) -> bool {
+    /// The receiver has ended a flow, or is gone. Returns its destination, and the datagrams that the receiver has given back;
+    /// `None`: it was none of these.
+    pub fn end(&mut self, qp: QueuePairId) -> Option<(Address, Vec<Reclaimed>)> {
         let is_it = |flow: &Flow| matches!(flow.state, State::Linked { qp: of, .. } if of == qp);
-        let before = self.flows.len();
-        self.flows.retain(|flow| !is_it(flow));
+        let ended = self.flows.iter().position(is_it)?;
         self.last = 0;
-        self.flows.len() < before
+        let Flow { to, state, .. } = self.flows.remove(ended);
+        match state {
+            State::Linked { mut sender, .. } => Some((to, sender.end())),
+            _ => None,
+        }
     }
 
-    pub(super) fn end_all(&mut self) -> Vec<QueuePairId> {
+    pub(super) fn end_all(&mut self, fd: c_int, counts: &Counts) -> Vec<QueuePairId> {
         self.connected = None;
         self.last = 0;
-        let ended = self.flows.drain(..).filter_map(|flow| match flow.state {
-            State::Linked { qp, .. } => Some(qp),
-            _ => None,
-        });
-        ended.collect()
+        let mut ended = Vec::new();
+        for flow in std::mem::take(&mut self.flows) {
+            if let State::Linked { mut sender, qp } = flow.state {
+                self.resend(fd, &flow.to, &sender.end(), counts);
+                ended.push(qp);
+            }
+        }
+        ended
     }
 }
 
@@ -307,8 +355,26 @@ mod tests {
         receiver.stay_awake();
         assert_eq!(send(&mut outgoing, 1), Way::Link);
         assert_eq!(send(&mut outgoing, 2), Way::Kernel, "another destination");
-        assert!(outgoing.end(QueuePairId(7)));
+        assert_eq!(outgoing.end(QueuePairId(7)), Some((to(1), Vec::new())));
         assert_eq!(send(&mut outgoing, 1), Way::Kernel);
+    }
+
+    // Breaks if a datagram that must take the kernel overtakes those in the ring of a receiver that is new, or if the
+    // receiver does not know that those come by the kernel as well.
+    #[test]
+    fn what_a_new_receiver_has_goes_by_the_kernel_before_what_must() {
+        let (mut outgoing, mut receiver) = linked();
+        receiver.stay_awake();
+        assert_eq!(send(&mut outgoing, 1), Way::Link);
+        assert_eq!(send(&mut outgoing, 1), Way::Link);
+        outgoing.begin_by_kernel(&to(1), 1);
+        let (counts, sent) = (Counts::default(), receiver.sent_by_kernel());
+        counts.tx_link.store(2, Ordering::Relaxed);
+        outgoing.resend_reclaimed(-1, &to(1), &counts);
+        assert_eq!([&counts.tx_link, &counts.tx_kernel].map(|count| count.load(Ordering::Relaxed)), [0, 2]);
+        outgoing.end_by_kernel(&to(1), 1, true);
+        assert_eq!(receiver.sent_by_kernel(), sent + 3);
+        assert_eq!(receiver.front(), None);
     }
 
     // Breaks if what goes by the kernel while a ring is closed is counted at its end alone: then no record is ever due.

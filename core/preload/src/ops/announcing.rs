@@ -13,7 +13,7 @@ pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
     let Some(local) = local_address(fd).filter(|local| local.port() != 0) else { return };
     let rt = start();
     let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else {
-        return drop(socket.leave_to_kernel(KernelOnly::Off));
+        return drop(socket.leave_to_kernel(KernelOnly::Off, fd));
     };
     socket.set_address(local);
     socket.incoming().set_peer(peer_address(fd));

@@ -290,7 +290,7 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
 fn end_flows(socket: &Datagram, fd: c_int) {
     let saved = errno();
     socket.incoming().set_peer(flows::peer_address(fd));
-    socket.end_flows(runtime::get().and_then(Runtime::endpoint));
+    socket.end_flows(fd, runtime::get().and_then(Runtime::endpoint));
     set_errno(saved);
 }
 

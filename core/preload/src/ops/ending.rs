@@ -118,8 +118,12 @@ pub fn forget(fd: c_int) {
             if socket.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
                 flows::withdraw(socket, fd, KernelOnly::Ended);
                 if let Some(rt) = runtime::get() {
+                    flows::end(rt, socket.incoming().abandon());
                     rt.flows.absorb(socket);
                 }
+            } else {
+                // The helper may be sending by this descriptor.
+                drop(socket.outgoing());
             }
         }
         Entry::Ring(_) => {}

@@ -106,7 +106,7 @@ fn record_datagram_option(socket: &Datagram, fd: c_int, level: c_int, name: c_in
     // A byte is enough for some of them.
     let on = value.iter().take(size_of::<c_int>()).any(|byte| *byte != 0);
     if let Some(bit) = wanted(level, name) {
-        return socket.set_wants(bit, on, runtime::get().and_then(Runtime::endpoint));
+        return socket.set_wants(bit, on, fd, runtime::get().and_then(Runtime::endpoint));
     }
     match (level, name) {
         (libc::IPPROTO_IP, libc::IP_TTL | libc::IP_TOS)

@@ -12,7 +12,7 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;
 
-use crate::control::{exit, fork};
+use crate::control::{exit, flows, fork};
 use crate::ops::environment::{self, Strings};
 use crate::ops::{ending, spawn_actions};
 use crate::os::errno::{errno, set_errno};
@@ -104,7 +104,7 @@ pub unsafe fn spawn(actions: *const c_void, envp: Strings, call: impl FnOnce(Str
     unsafe { environment::with(envp, call) }
 }
 
-/// Before a program is started: the connections that it inherits, and `others`, leave their links, because this process
+/// Before a program is started: the sockets that it inherits, and `others`, leave their links and rings, because this process
 /// cannot see how another one uses them. A forked child that is about to exec requests them from its parent.
 pub fn before_start(others: &[c_int]) {
     if confinement::is_confined() {
@@ -114,11 +114,14 @@ pub fn before_start(others: &[c_int]) {
         let inherited = table::entries().filter(|(fd, entry)| {
             // SAFETY: no pointers.
             let flags = || unsafe { real::fcntl(*fd, libc::F_GETFD, 0) };
-            matches!(&**entry, Entry::Stream(_))
+            matches!(&**entry, Entry::Stream(_) | Entry::Datagram(_))
                 && (others.contains(fd) || matches!(flags(), flags @ 0.. if flags & libc::FD_CLOEXEC == 0))
         });
+        let (datagrams, connections): (Vec<_>, Vec<_>) =
+            inherited.partition(|(_, entry)| matches!(&**entry, Entry::Datagram(_)));
+        flows::share(&datagrams);
         let mut lent: Vec<Arc<Entry>> = Vec::new();
-        for (_, entry) in inherited {
+        for (_, entry) in connections {
             // Several descriptors may name one connection.
             if !lent.iter().any(|other| Arc::ptr_eq(other, &entry)) {
                 lent.push(entry);

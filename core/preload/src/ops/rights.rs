@@ -7,7 +7,6 @@ use libc::msghdr;
 use netacc_proto::Reason;
 
 use crate::control::flows;
-use crate::datagram::KernelOnly;
 use crate::epoll::Epoll;
 use crate::holders::Sender;
 use crate::leaving;
@@ -31,7 +30,7 @@ pub unsafe fn release(msg: *const msghdr) {
             // If the peer does not answer, nothing more can be done here.
             Entry::Stream(sock) => drop(leaving::demote_for(sock, Reason::Shared)),
             Entry::Epoll(epoll) => epoll.give_away(),
-            Entry::Datagram(socket) => flows::withdraw(socket, fd, KernelOnly::Shared),
+            Entry::Datagram(_) => flows::share(&[(fd, entry.clone())]),
             Entry::Idle(_) | Entry::Ring(_) => {}
         }
     }

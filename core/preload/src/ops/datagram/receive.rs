@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 
 use super::{count, elements, vector, Target};
+use crate::control::flows;
 use crate::datagram::{add_dropped, joined, wants, Address, Incoming, Messages, Taken, KERNEL_LOOKS, MOST_CONTROL};
 use crate::ops::{announcing, message, readiness};
 use crate::os::asleep::Asleep;
@@ -138,6 +139,10 @@ impl Receive<'_> {
             Err(Nothing::Yet) => {
                 incoming.kernel_was_empty();
                 self.target.socket.update_linked(incoming);
+                let read = incoming.take_read();
+                if let Some(rt) = runtime::get().filter(|_| !read.is_empty()) {
+                    flows::end(rt, read);
+                }
                 if !self.target.socket.has_sleepers() {
                     incoming.stay_awake();
                 }

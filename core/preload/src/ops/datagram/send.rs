@@ -178,8 +178,9 @@ pub(super) unsafe fn send(t: Target<'_>, outbound: &Outbound<'_>, kernel: impl F
             Placed { done: 0, rest: Some((Way::Kernel, datagrams)) }
         }
     };
-    drop(outgoing);
     let Some((way, datagrams)) = placed.rest else { return placed.done as isize };
+    outgoing.resend_reclaimed(fd, &to, socket.counts());
+    drop(outgoing);
     // SAFETY: as the C function.
     let sent = asleep(|| if placed.done == 0 { kernel() } else { unsafe { send_rest(fd, outbound, placed.done) } });
     let saved = errno();

@@ -1,0 +1,262 @@
+"""A UDP socket that gets another holder while datagrams are in its ring: `datagram_holders.py WAY`.
+
+Prints what its holders have received, a line each: the name of the holder, and numbers. The datagrams come
+from another process, which sends them to a receiver that is awake and does not read.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import subprocess
+import sys
+
+#: Enough for a flow to be made on a busy machine.
+WARM = 600
+#: Within one process there is no wait in between.
+WARM_ALONE = 20000
+NUMBERS = 120
+#: Sent after the socket has another holder.
+MORE = 30
+#: No datagram takes longer.
+PATIENCE_S = 20
+
+SENDER = f"""
+import socket, sys
+port, more, numbers = int(sys.stdin.readline()), {MORE}, {NUMBERS}
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.connect(("127.0.0.1", port))
+one.settimeout({PATIENCE_S})
+for _ in range({WARM}):
+    one.send(b"warm")
+    one.recv(10)
+for count in (numbers, more):
+    if not sys.stdin.readline():
+        sys.exit()
+    first = 0 if count == numbers else numbers
+    for number in range(first, first + count):
+        one.send(number.to_bytes(4, "big"))
+    print("sent", flush=True)
+answer = one.recv(10)
+print(answer.decode(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def numbers(one: socket.socket, count: int) -> list[int]:
+    one.settimeout(PATIENCE_S)
+    return [int.from_bytes(one.recv(10), "big") for _ in range(count)]
+
+
+def show(name: str, found: list[int]) -> None:
+    print(name, *found, flush=True)
+
+
+class Sender:
+    """The other process. It is started before there is a socket that it could inherit."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", SENDER]
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.popen.stdin is not None and self.popen.stdout is not None
+        self.orders, self.answers = self.popen.stdin, self.popen.stdout
+
+    def go_on(self, order: str = "") -> None:
+        print(order, file=self.orders, flush=True)
+
+    def has_said(self, expected: str) -> None:
+        line = self.answers.readline().strip()
+        assert line == expected, line
+
+    def end(self) -> None:
+        """Waits until it has left its counters, also if it is the child of another process."""
+        self.orders.close()
+        assert self.answers.read() == ""
+
+
+def serve(one: socket.socket, sender: Sender) -> int:
+    """The sender's port. Then there are datagrams that nobody has read."""
+    sender.go_on(str(one.getsockname()[1]))
+    for _ in range(WARM):
+        _, source = one.recvfrom(10)
+        one.sendto(b"warm", source)
+    sender.go_on()
+    sender.has_said("sent")
+    return int(source[1])
+
+
+def finish(one: socket.socket, sender: Sender, port: int, name: str) -> None:
+    """A holder that reads all, and answers from the socket."""
+    show(name, numbers(one, NUMBERS))
+    sender.go_on()
+    sender.has_said("sent")
+    show(name, numbers(one, MORE))
+    one.sendto(b"answer", ("127.0.0.1", port))
+    sender.has_said("answer")
+    sender.end()
+
+
+def in_child(one: socket.socket, sender: Sender, port: int) -> None:
+    child = os.fork()
+    if child == 0:
+        finish(one, sender, port, "child")
+        os._exit(0)
+    sender.orders.close()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def in_both(one: socket.socket, sender: Sender, port: int) -> None:
+    """The parent reads a part before and a part after the child does."""
+    show("parent", numbers(one, 10))
+    child = os.fork()
+    if child == 0:
+        show("child", numbers(one, 50))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    show("parent", numbers(one, NUMBERS - 60))
+    sender.go_on()
+    sender.has_said("sent")
+    show("parent", numbers(one, MORE))
+    one.sendto(b"answer", ("127.0.0.1", port))
+    sender.has_said("answer")
+    sender.end()
+
+
+def in_daemon(one: socket.socket, sender: Sender, port: int) -> None:
+    """The parent ends at once."""
+    done, finished = os.pipe()
+    if os.fork() == 0:
+        middle = os.fork()
+        if middle == 0:
+            os.close(done)
+            finish(one, sender, port, "daemon")
+            os._exit(0)
+        os._exit(0)
+    one.close()
+    sender.orders.close()
+    os.close(finished)
+    assert os.read(done, 1) == b""
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Within one process: a socket with unread datagrams, and the one that has sent them."""
+    one, other = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+    one.bind(("127.0.0.1", 0))
+    other.connect(one.getsockname())
+    for _ in range(WARM_ALONE):
+        other.send(b"warm")
+        one.recv(10)
+    for number in range(NUMBERS):
+        other.send(number.to_bytes(4, "big"))
+    return one, other
+
+
+def after_others() -> None:
+    """Other flows are made after the sender has closed its socket, and before its datagrams are read."""
+    one, other = pair()
+    other.close()
+    others = [pair() for _ in range(3)]
+    show("reader", numbers(one, NUMBERS))
+    del others
+
+
+def in_child_of_both() -> None:
+    """The sockets at both ends of the flow are inherited, and the parent ends."""
+    one, _other = pair()
+    done, finished = os.pipe()
+    if os.fork() == 0:
+        os.close(done)
+        show("child", numbers(one, NUMBERS))
+        os._exit(0)
+    one.close()
+    os.close(finished)
+    assert os.read(done, 1) == b""
+
+
+def reading(one: socket.socket, sender: Sender) -> list[str]:
+    """A program that reads, and waits until the sender has ended."""
+    numbers = [one.fileno(), sender.answers.fileno()]
+    for number in numbers:
+        os.set_inheritable(number, True)
+    command = [sys.executable, "-m", "tests.apps.programs.datagram_holders", "read"]
+    return [*command, *map(str, numbers)]
+
+
+def by_exec(one: socket.socket, sender: Sender, port: int) -> None:
+    del port
+    command = reading(one, sender)
+    os.execv(command[0], command)
+
+
+def by_spawn(one: socket.socket, sender: Sender, port: int) -> None:
+    del port
+    command = reading(one, sender)
+    child = os.posix_spawn(command[0], command, os.environ)
+    sender.orders.close()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def by_rights(one: socket.socket, sender: Sender, port: int, other: socket.socket) -> None:
+    """To a process that was there before."""
+    del port
+    fds = array.array("i", [one.fileno()])
+    other.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+    one.close()
+    assert other.recv(1) == b""
+    sender.end()
+
+
+def receive_socket() -> tuple[socket.socket, int]:
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child:
+        theirs.close()
+        return ours, child
+    ours.close()
+    _, ((_, _, data), *_), _, _ = theirs.recvmsg(1, 100)
+    read(int.from_bytes(data[:4], sys.byteorder))
+    os._exit(0)
+
+
+def read(fd: int) -> None:
+    with socket.socket(fileno=fd) as one:
+        show("reader", numbers(one, NUMBERS))
+
+
+WAYS = {
+    "child": in_child,
+    "both": in_both,
+    "daemon": in_daemon,
+    "exec": by_exec,
+    "spawn": by_spawn,
+}
+
+
+def main() -> None:
+    way = sys.argv[1]
+    if way == "read":
+        read(int(sys.argv[2]))
+        with os.fdopen(int(sys.argv[3]), encoding="utf-8") as answers:
+            assert answers.read() == ""
+        return
+    if way == "alone":
+        in_child_of_both()
+        return
+    if way == "left":
+        after_others()
+        return
+    receiver = receive_socket() if way == "rights" else None
+    sender = Sender()
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.bind(("127.0.0.1", 0))
+    port = serve(one, sender)
+    if receiver:
+        by_rights(one, sender, port, receiver[0])
+        assert os.waitpid(receiver[1], 0)[1] == 0
+    else:
+        WAYS[way](one, sender, port)
+
+
+if __name__ == "__main__":
+    main()
