@@ -36,6 +36,7 @@ readonly NEEDS_APPS=(
     ip=iproute2 /usr/sbin/nft=nftables setpriv=util-linux prlimit=util-linux
     valgrind=valgrind strace=strace
     dnsmasq=dnsmasq-base dnsperf=dnsperf sockperf=sockperf openssl=openssl
+    /usr/sbin/unbound=unbound nc.openbsd=netcat-openbsd nc.traditional=netcat-traditional
     # Programs without a shared C library, and others in Go.
     musl-gcc=musl-tools go=golang-go
     /usr/sbin/nats-server=nats-server etcd=etcd-server caddy=caddy
@@ -508,7 +509,7 @@ job_fuzz() { # coverage-guided fuzzing: encodings, code of static programs, data
     done
 }
 
-job_nightly() { # packages, aarch64, hours of fuzzing, and 10^6 programs on shared memory (arguments: for the runner of programs)
+job_nightly() { # packages, aarch64, programs of large packages, hours of fuzzing, and 10^6 programs on shared memory (arguments: for the runner of programs)
     need_fuzz
     need_lab
     need_binaries
@@ -516,6 +517,7 @@ job_nightly() { # packages, aarch64, hours of fuzzing, and 10^6 programs on shar
     "$BASH" ci/run.sh aarch64
     "$BASH" ci/run.sh go-versions
     "$BASH" ci/run.sh go-suites
+    "$BASH" ci/run.sh apps-long
     fuzz_target encodings 100000000 7200
     fuzz_target datagrams 100000000 3600
     fuzz_target code 100000000 1800
@@ -533,6 +535,13 @@ job_mutants() { # deliberate faults of library and device, which the programs mu
     need_lab
     need_binaries
     .venv/bin/python -m tests.properties.mutants "$@"
+}
+
+job_apps-long() { # programs whose packages are large (arguments: for pytest)
+    need_python
+    need "${NEEDS_APPS[@]}" ffmpeg=ffmpeg
+    need_binaries
+    .venv/bin/python -m pytest -m long tests/apps --ignore tests/apps/test_go_versions.py "$@"
 }
 
 job_apps() { # pytest: real programs, natively and accelerated (arguments replace the folders)

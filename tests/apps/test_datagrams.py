@@ -277,7 +277,7 @@ def test_another_holder_receives_what_was_in_a_ring(way: str, lab: Lab) -> None:
 
 @pytest.mark.usefixtures("library")
 def test_what_a_sender_has_left_is_received(lab: Lab) -> None:
-    """Breaks if the ring of a sender that has closed its socket becomes another flow's while it is not read."""
+    """Breaks if the ring of a closed sender becomes another flow's while it is not read."""
     ours, seen = calls(lab, "rings", "datagram_holders left", accelerated=True)
     assert ours == [" ".join(["reader", *map(str, range(NUMBERS))])]
     assert seen[0].received_link > NUMBERS // 2, seen

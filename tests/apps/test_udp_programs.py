@@ -13,9 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.modes import Mode
-from tests.apps.lib.net import free_port, inside, wait_listening
+from tests.apps.lib.net import free_port, inside, wait_bound, wait_listening
 from tests.apps.lib.process import Process
 from tests.apps.test_datagrams import Seen
 
@@ -28,6 +30,10 @@ ROUNDS = 50
 #: Of a file that TFTP sends in blocks of 512 bytes.
 FILE_BYTES = 1_000_000
 PAGES = 48
+#: Lines in each direction.
+LINES = 60
+#: Of a film, of which some may be lost.
+FRAMES, MOST_FRAMES_LOST = 50, 10
 
 
 def counted(lab: Lab, name: str) -> dict[str, str]:
@@ -108,9 +114,40 @@ def test_dns(mode: Mode, lab: Lab) -> None:
     port = free_port()
     hosts = lab.folder / "hosts"
     hosts.write_text("".join(f"10.2.0.{i} h{i}.example\n" for i in range(NAMES)))
+    server = dnsmasq(lab, mode, "--no-resolv", "--no-hosts", f"--addn-hosts={hosts}", f"--port={port}")
+    query(mode, lab, port, server)
+
+
+UNBOUND = """server:
+ interface: 127.0.0.1
+ port: {port}
+ directory: "{folder}"
+ chroot: ""
+ username: ""
+ pidfile: ""
+ use-syslog: no
+ do-daemonize: no
+ so-reuseport: no
+ local-zone: "example." static
+"""
+
+
+def test_unbound(mode: Mode, lab: Lab) -> None:
+    """A resolver that waits for UDP, TCP and signals in libevent. By default its sockets have SO_REUSEPORT
+    and are the kernel's alone."""
+    port = free_port()
+    conf = lab.folder / "unbound.conf"
+    data = "".join(f' local-data: "h{i}.example. A 10.2.0.{i}"\n' for i in range(NAMES))
+    conf.write_text(UNBOUND.format(port=port, folder=lab.folder) + data)
+    argv = ["unbound", "-d", "-c", str(conf)]
+    server = lab.start("server", argv, accelerated=mode.server, env=counted(lab, "server"))
+    query(mode, lab, port, server)
+
+
+def query(mode: Mode, lab: Lab, port: int, server: Process) -> None:
+    """By dnsperf, from two sockets."""
     queries = lab.folder / "queries"
     queries.write_text("".join(f"h{i}.example A\n" for i in range(NAMES)))
-    server = dnsmasq(lab, mode, "--no-resolv", "--no-hosts", f"--addn-hosts={hosts}", f"--port={port}")
     wait_listening(port, server)
     argv = [
         "dnsperf",
@@ -190,6 +227,68 @@ def test_sockperf(mode: Mode, lab: Lab) -> None:
     assert faults in printed, printed
     end(server, signal.SIGINT)
     judge(mode, lab, flows=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "listen"),
+    [("openbsd", ["-l", "127.0.0.1"]), ("traditional", ["-l", "-s", "127.0.0.1", "-p"])],
+)
+def test_netcat(mode: Mode, kind: str, listen: list[str], lab: Lab) -> None:
+    """Breaks if a program that looks at its first datagram, and then connects to its source, misses one. The
+    socket that listens has SO_REUSEPORT: it is the kernel's alone."""
+    port = str(free_port())
+    ends: list[Process] = []
+    for name, accelerated, where in (
+        ("server", mode.server, [*listen, port]),
+        ("client", mode.client, ["127.0.0.1", port]),
+    ):
+        command = [f"nc.{kind}", "-u", "-q", "0", *where]
+        ends.append(
+            lab.start(name, command, accelerated=accelerated, env=counted(lab, name), interactive=True)
+        )
+        wait_bound(int(port), ends[0])
+    for number in range(LINES):
+        for sender, receiver in (ends[::-1], ends):
+            sender.send_line(f"{number:06}")
+            receiver.wait_line(f"{number:06}")
+    expected = "".join(f"{number:06}\n" for number in range(LINES))
+    assert [one.stdout() for one in ends] == [expected, expected]
+    for one in ends:
+        one.end_input()
+        one.finish()
+    for name, accelerated in (("server", mode.server), ("client", mode.client)):
+        if accelerated:
+            assert seen(lab, name).flows == 0, name
+
+
+@pytest.mark.long
+def test_rtp(mode: Mode, lab: Lab) -> None:
+    """A film by ffmpeg. Breaks if a frame comes changed, or frames are missing."""
+    film, port = lab.folder / "film.ts", str(free_port())
+    ffmpeg = ["ffmpeg", "-nostdin", "-loglevel", "error"]
+    made = ["-f", "lavfi", "-i", "testsrc=size=320x240:rate=25", "-frames:v", str(FRAMES), "-g", "1"]
+    lab.run("film", [*ffmpeg, *made, "-c:v", "mpeg2video", str(film)])
+    sums = ["-c", "copy", "-f", "framemd5", "-"]
+    sent = frames(lab.run("sums", [*ffmpeg, "-i", str(film), *sums]))
+    url = f"rtp://127.0.0.1:{port}"
+    receiver = lab.start(
+        "server", [*ffmpeg, "-i", url, *sums], accelerated=mode.server, env=counted(lab, "server")
+    )
+    wait_bound(int(port), receiver)
+    argv = [*ffmpeg, "-readrate", "2", "-i", str(film), "-c", "copy", "-f", "rtp_mpegts", url]
+    client = lab.start("client", argv, accelerated=mode.client, env=counted(lab, "client"))
+    client.finish(100)
+    end(receiver, signal.SIGINT)
+    received = frames(receiver.stdout())
+    assert received and received == [one for one in sent if one in set(received)]
+    assert len(received) >= FRAMES - MOST_FRAMES_LOST, len(received)
+    judge(mode, lab, flows=1)
+
+
+def frames(sums: str) -> list[str]:
+    """The length and the sum of each."""
+    lines = [line for line in sums.splitlines() if line and not line.startswith("#")]
+    return ["".join(line.split(",")[4:6]) for line in lines]
 
 
 def test_http3(mode: Mode, lab: Lab) -> None:

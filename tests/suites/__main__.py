@@ -65,6 +65,8 @@ LIBUV_TCP = (
     "tcp|callback_stack|connection_fail|delayed_accept|multiple_listen|ipc_listen|ping_pong|shutdown|poll_"
     "|readable"
 )
+#: Tests of libuv that are about UDP, by name.
+LIBUV_UDP = "udp|watcher_cross_stop"
 
 #: Packages of Go, linked statically and with C.
 GO = {
@@ -81,6 +83,7 @@ def suites(options: argparse.Namespace) -> dict[str, Suite]:
     known: dict[str, Suite] = {n: CPython(n, options.python, options.limit) for n in [*CPYTHON, *MORE]}
     if options.libuv:
         known["libuv-tcp"] = Libuv("libuv-tcp", options.libuv.absolute(), LIBUV_TCP)
+        known["libuv-udp"] = Libuv("libuv-udp", options.libuv.absolute(), LIBUV_UDP)
         known["libuv"] = Libuv("libuv", options.libuv.absolute())
     if options.libevent:
         known["libevent"] = Libevent("libevent", options.libevent.absolute())
@@ -94,7 +97,7 @@ def suites(options: argparse.Namespace) -> dict[str, Suite]:
         known |= GO
     names = options.suites or [n for n in known if n not in MORE and n != "libuv"]
     if options.more:
-        names = [n for n in known if n != "libuv-tcp"]
+        names = [n for n in known if n not in ("libuv-tcp", "libuv-udp")]
     for name in names:
         if name not in known and name.startswith("test_"):
             known[name] = CPython(name, options.python, options.limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,11 +46,27 @@ def is_listening(port: int, net: Path = Path("/proc/net")) -> bool:
     return False
 
 
+def is_bound(port: int, net: Path = Path("/proc/net")) -> bool:
+    """Has a UDP socket the port?"""
+    tables = [net / table for table in ("udp", "udp6")]
+    lines = [line for path in tables if path.exists() for line in path.read_text().splitlines()[1:]]
+    return any(int(line.split()[1].rsplit(":", 1)[1], 16) == port for line in lines)
+
+
 def wait_listening(port: int, process: Process, timeout_s: float = 20.0) -> None:
     """Return when the port is open. Fails at once when the process that should open it has ended."""
+    _wait(is_listening, port, process, timeout_s)
+
+
+def wait_bound(port: int, process: Process, timeout_s: float = 20.0) -> None:
+    """As `wait_listening`, for UDP."""
+    _wait(is_bound, port, process, timeout_s)
+
+
+def _wait(is_there: Callable[[int, Path], bool], port: int, process: Process, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     net = Path(f"/proc/{process.pid}/net")
-    while not is_listening(port, net):
+    while not is_there(port, net):
         if process.poll() is not None:
             raise AssertionError(f"{process.name} ended with {process.poll()} before it listened on {port}")
         if time.monotonic() > deadline:
