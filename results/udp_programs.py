@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""UDP programs on the kernel and with the library on both sides, in turns: dnsmasq with dnsperf, sockperf.
+"""UDP programs on the kernel and with the library on both sides, in turns: sockperf, dnsmasq and unbound.
 
 Prints a table of medians, and of ratios to the kernel with their spread over the rounds.
 
@@ -21,7 +21,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 NAMES = 200
@@ -31,9 +32,13 @@ Row = dict[str, float]
 
 
 def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Of UDP and TCP at all addresses: servers of DNS want both."""
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one, socket.socket() as other:
+            one.bind(("", 0))
+            with suppress(OSError):
+                other.bind(one.getsockname())
+                return int(one.getsockname()[1])
 
 
 @contextmanager
@@ -72,22 +77,40 @@ def on_rings(path: Sequence[str], server: int) -> float:
     return float(ring / (ring + kernel))
 
 
-def dns(path: Sequence[str], seconds: float) -> Row:
+def dnsmasq(folder: Path, port: int) -> list[str]:
+    (folder / "hosts").write_text("".join(f"10.2.0.{i} h{i}.example\n" for i in range(NAMES)))
+    command = ["dnsmasq", "--no-daemon", "--conf-file=/dev/null", f"--pid-file={folder}/pid", "--no-resolv"]
+    return [*command, "--no-hosts", f"--addn-hosts={folder}/hosts", f"--port={port}", "--user=root"]
+
+
+#: With SO_REUSEPORT, its default, its socket would be the kernel's alone.
+UNBOUND = """server:
+ interface: 127.0.0.1
+ directory: "{folder}"
+ chroot: ""
+ username: ""
+ pidfile: ""
+ use-syslog: no
+ do-daemonize: no
+ so-reuseport: no
+ port: {port}
+ local-zone: "example." static
+"""
+
+
+def unbound(folder: Path, port: int) -> list[str]:
+    data = "".join(f' local-data: "h{i}.example. A 10.2.0.{i}"\n' for i in range(NAMES))
+    (folder / "conf").write_text(UNBOUND.format(folder=folder, port=port) + data)
+    return ["unbound", "-d", "-c", str(folder / "conf")]
+
+
+def dns(program: Callable[[Path, int], list[str]], path: Sequence[str], seconds: float) -> Row:
     """Queries a second, 50 under way from two sockets; the answers are in the server's memory."""
     port = free_port()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "hosts").write_text("".join(f"10.2.0.{i} h{i}.example\n" for i in range(NAMES)))
         (folder / "queries").write_text("".join(f"h{i}.example A\n" for i in range(NAMES)))
-        server = [
-            "dnsmasq",
-            "--no-daemon",
-            "--conf-file=/dev/null",
-            f"--pid-file={folder}/pid",
-            "--no-resolv",
-        ]
-        server += ["--no-hosts", f"--addn-hosts={folder}/hosts", f"--port={port}", "--user=root"]
-        with served([*path, *server], port) as pid:
+        with served([*path, *program(folder, port)], port) as pid:
             client = ["dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(folder / "queries")]
             text = output([*path, *client, "-l", str(seconds), "-c", "2", "-q", "50"])
             share = on_rings(path, pid)
@@ -118,7 +141,8 @@ def sockperf(path: Sequence[str], seconds: float) -> Row:
 
 
 PROGRAMS: dict[str, Callable[[Sequence[str], float], Row]] = {
-    "dnsmasq and dnsperf": dns,
+    "dnsmasq and dnsperf": partial(dns, dnsmasq),
+    "unbound and dnsperf": partial(dns, unbound),
     "sockperf": sockperf,
 }
 
