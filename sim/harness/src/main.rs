@@ -27,6 +27,9 @@ struct Args {
     /// Device preset: shm, erdma, rxe, silent or nic (default: one of the first three, drawn from the seed).
     #[arg(long, value_parser = |s: &str| Preset::parse(s).ok_or("one of shm, erdma, rxe, silent, nic"))]
     preset: Option<Preset>,
+    /// Few processes with many short connections that share links, and that run short of descriptors.
+    #[arg(long)]
+    crowded: bool,
     /// Inject a deliberate fault that must be noticed, as DropData.
     #[arg(long, value_parser = parse_mutant)]
     mutant: Option<Mutant>,
@@ -64,6 +67,9 @@ fn replay(failure: &Failure, options: &Options) -> String {
     if let Some(preset) = options.preset {
         command += &format!(" --preset {}", preset.as_str());
     }
+    if options.crowded {
+        command += " --crowded";
+    }
     if let Some(mutant) = options.mutant {
         command += &format!(" --mutant {mutant:?}");
     }
@@ -76,6 +82,7 @@ fn main() -> ExitCode {
     let options = Options {
         steps: args.steps,
         preset: args.preset,
+        crowded: args.crowded,
         mutant: args.mutant,
         trace: args.trace && args.seed.is_some(),
         record: args.record,

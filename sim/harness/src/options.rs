@@ -93,6 +93,8 @@ pub struct Options {
     pub steps: Option<u32>,
     /// Device preset; drawn if `None`.
     pub preset: Option<Preset>,
+    /// Two or three processes with many short connections, most of which share a link, and which run short of descriptors.
+    pub crowded: bool,
     /// Inject this.
     pub mutant: Option<Mutant>,
     /// Print every event as it happens, on standard error.
@@ -120,6 +122,8 @@ pub struct Summary {
     pub links_failed: u64,
     /// Processes that crashed.
     pub crashes: u64,
+    /// Processes that ran short of descriptors, and left their links for good.
+    pub shortages: u64,
     /// A hash over the deliveries of the network and their times, where it has times. Of several runs: the last.
     pub network_trace: Option<u64>,
     /// Counts of the reasons for which streams were not on a link.
@@ -136,6 +140,7 @@ impl std::ops::AddAssign for Summary {
         self.demotions += o.demotions;
         self.links_failed += o.links_failed;
         self.crashes += o.crashes;
+        self.shortages += o.shortages;
         self.network_trace = o.network_trace.or(self.network_trace);
         o.reasons.into_iter().for_each(|(reason, n)| *self.reasons.entry(reason).or_default() += n);
     }

@@ -18,6 +18,8 @@ pub(crate) struct FaultRates {
     pub(crate) limit: u16,
     pub(crate) refuse: u16,
     pub(crate) break_anchor: u16,
+    /// A process runs short of descriptors, and leaves its links for good.
+    pub(crate) shortage: u16,
 }
 
 /// Relative frequencies of the steps of applications and scheduler.
@@ -108,7 +110,24 @@ impl Plan {
             eager: rng.below(4) != 0,
         };
         plan.endpoint.key = PreSharedKey::new(b"the key of all simulated hosts").filter(|_| rng.below(3) == 0);
+        if options.crowded {
+            plan.crowd(&mut SplitMix64::new(seed ^ 0x5ead_c10d));
+        }
         plan
+    }
+
+    /// Few processes with many connections that come and go on shared links. What is drawn for it is drawn apart, so that seeds
+    /// without it stay as they are.
+    fn crowd(&mut self, rng: &mut SplitMix64) {
+        self.processes = 2 + rng.below(2);
+        self.connections = 8 + rng.below(32);
+        self.initial = 1 + rng.below(self.connections);
+        self.endpoint.sharing = Sharing::UpTo([4, 16, 64][rng.below(3)]);
+        self.eager = true;
+        self.weights.connect = self.weights.connect.max(10);
+        self.weights.close = self.weights.close.max(1 + rng.below(6) as u32);
+        self.weights.promote = self.weights.promote.max(20);
+        self.faults.shortage = rng.below(4) as u16;
     }
 
     /// The preset's device in memory.
@@ -135,7 +154,14 @@ fn device_faults(rng: &mut SplitMix64) -> FaultConfig {
 fn fault_rates(rng: &mut SplitMix64) -> FaultRates {
     // A third of the runs has no faults at all, a third one kind, a third all.
     let mut draw = |most: usize| 1 + rng.below(most) as u16;
-    let all = FaultRates { kill: draw(15), crash: draw(2), limit: draw(10), refuse: draw(5), break_anchor: draw(3) };
+    let all = FaultRates {
+        kill: draw(15),
+        crash: draw(2),
+        limit: draw(10),
+        refuse: draw(5),
+        break_anchor: draw(3),
+        shortage: 0,
+    };
     match rng.below(9) {
         0..=2 => FaultRates::default(),
         3 => FaultRates { crash: all.crash, ..Default::default() },

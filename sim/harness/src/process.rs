@@ -7,10 +7,12 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::middleware::{Fault, FaultConfig, Record, SplitMix64};
 use netacc_device::{Armed, CompletionQueueId, Device, Instant};
 use netacc_driver::{Endpoint, StreamCell};
+use netacc_proto::Reason;
 use netacc_socket::SwitchPatience;
 use parking_lot::Mutex;
 
@@ -48,7 +50,23 @@ pub(crate) struct Process {
     helper_again: bool,
     epoll_again: bool,
     pub(crate) switch_patience: SwitchPatience,
+    shortage: Shortage,
 }
+
+/// Whether the process leaves its links for want of descriptors.
+#[derive(Clone, Copy)]
+enum Shortage {
+    /// It has enough.
+    Never,
+    /// The helper has demoted its streams since then.
+    Leaving(Instant),
+    /// It is on TCP for good.
+    Over,
+}
+
+/// As `EFFORT` of the library, and how often its helper looks meanwhile.
+const SHORTAGE_EFFORT: Duration = Duration::from_secs(1);
+const SHORTAGE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The parts of a process.
 pub(crate) struct Setup<'a> {
@@ -121,6 +139,7 @@ impl Process {
             helper_again: true,
             epoll_again: true,
             switch_patience: SwitchPatience::new(),
+            shortage: Shortage::Never,
         })
     }
 
@@ -128,6 +147,14 @@ impl Process {
     pub(crate) fn request_promotion(&mut self, cell: Arc<StreamCell>) {
         self.promotions.push(cell);
         self.endpoint.need_helper();
+    }
+
+    /// The program has no descriptor left: the library's are given back.
+    pub(crate) fn run_short(&mut self, now: Instant) {
+        if matches!(self.shortage, Shortage::Never) {
+            self.shortage = Shortage::Leaving(now);
+            self.helper_again = true;
+        }
     }
 
     /// The connection manager's descriptor became readable.
@@ -176,6 +203,15 @@ impl Process {
             }
         }
         self.timer = self.endpoint.progress(now);
+        if let Shortage::Leaving(since) = self.shortage {
+            let late = now.saturating_since(since) > SHORTAGE_EFFORT;
+            if self.endpoint.leave_for_good(Reason::DescriptorLimit, now) || late {
+                self.shortage = Shortage::Over;
+            } else {
+                let soon = now + SHORTAGE_INTERVAL;
+                self.timer = Some(self.timer.map_or(soon, |timer| timer.min(soon)));
+            }
+        }
         self.flags.asleep.store(true, Ordering::Relaxed);
         let armed = self.endpoint.device().arm(cq);
         self.helper_again = armed == Armed::Pending || self.endpoint.has_work();

@@ -95,6 +95,9 @@ impl World {
         if self.rng.chance(f.break_anchor) {
             self.break_anchor();
         }
+        if f.shortage > 0 && self.rng.chance(f.shortage) {
+            self.run_short();
+        }
     }
 
     /// A side whose application still has it, if the dice find one.

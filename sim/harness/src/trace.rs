@@ -33,6 +33,7 @@ pub(crate) enum Event {
     Crash { p: usize },
     Limit { p: usize, send: u32, recv: u32 },
     Refuse { p: usize },
+    Short { p: usize },
     Break { c: usize },
     Time { now_us: u64 },
     Drain(&'static str),

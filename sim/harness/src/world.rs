@@ -274,6 +274,16 @@ impl World {
         self.trace.record(Event::Refuse { p });
     }
 
+    /// A process runs short of descriptors.
+    pub(crate) fn run_short(&mut self) {
+        let p = self.rng.below(self.processes.len());
+        let now = self.now;
+        let Some(process) = &mut self.processes[p] else { return };
+        process.run_short(now);
+        self.trace.record(Event::Short { p });
+        self.summary.shortages += 1;
+    }
+
     /// Undoes `limit` and `refuse`.
     pub(crate) fn relieve(&mut self) {
         for p in std::mem::take(&mut self.hampered) {

@@ -92,3 +92,12 @@ fn streams_on_links_that_fell_silent() {
         }
     }
 }
+
+/// A few bytes of a marker that the peer had promised, and then its reset because it was killed, counted as its violation.
+#[test]
+fn a_promised_marker_is_cut_off() {
+    let options = Options { preset: Some(Preset::Shm), crowded: true, ..Options::default() };
+    if let Err(failure) = run(619, &options) {
+        panic!("{failure}");
+    }
+}

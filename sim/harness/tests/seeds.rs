@@ -48,6 +48,22 @@ fn nic() {
     seeds(40_000, 40_200, &Options { preset: Some(Preset::Nic), ..Options::default() });
 }
 
+// Breaks if streams that share a link get each other's bytes, also when a process leaves all its links for good.
+#[test]
+fn crowded_links() {
+    let mut total = netacc_harness::Summary::default();
+    for preset in [Preset::Shm, Preset::Erdma, Preset::Rxe] {
+        let options = Options { preset: Some(preset), crowded: true, ..Options::default() };
+        for seed in 60_000..60_050 {
+            total += run(seed, &options).unwrap_or_else(|failure| {
+                panic!("{failure}\nreplay: netacc-harness --seed {seed} --trace --preset {} --crowded", preset.as_str())
+            });
+        }
+    }
+    assert!(total.shortages > 50 && total.reasons.get("descriptor-limit").is_some_and(|n| *n > 500), "{total:?}");
+    assert!(total.promotions > 500 && total.link_bytes * 20 > total.bytes, "{total:?}");
+}
+
 // Breaks if anything in core, driver or harness depends on hash order, on addresses or on time.
 #[test]
 fn a_seed_replays_exactly() {

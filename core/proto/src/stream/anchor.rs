@@ -167,8 +167,9 @@ impl Stream {
 
     /// Bytes peeked from the anchor where a record may stand ([`RxSource::Record`](crate::RxSource), or the anchor
     /// became readable while reading from the link). `complete`: no more bytes will ever come, or none have come for
-    /// [`RECORD_GRACE`]; the first few bytes of a record then count as application bytes. A longer part of a record
-    /// never counts so: where no more will come, it is a reset, for [`handle_anchor_end`](Stream::handle_anchor_end).
+    /// [`RECORD_GRACE`]; the first few bytes of a record then count as application bytes, unless the peer has promised
+    /// a marker. A longer part of a record never counts so: where no more will come, it is a reset, for
+    /// [`handle_anchor_end`](Stream::handle_anchor_end).
     pub fn handle_record(&mut self, peeked: &[u8], complete: bool) -> RecordVerdict {
         let found = self.find(peeked, complete);
         self.take_record(found)
@@ -176,7 +177,9 @@ impl Stream {
 
     fn find(&self, peeked: &[u8], complete: bool) -> Found {
         let pledged = matches!(self.rx.state, RxState::Expect(_) | RxState::ExpectThenResume(_));
-        let ambiguous = peeked.is_empty() || pledged && peeked.len() < MAGIC_LEN;
+        //= spec §3.3.2
+        //# Nor do fewer than eight where the peer has promised a marker, by SWITCHED or otherwise.
+        let ambiguous = peeked.is_empty() || pledged && peeked.len() < MAGIC_LEN && !self.is_marker_promised();
         match peeked.first_chunk().map(Record::decode) {
             Some(Ok(record)) if record.token == self.link.ours.nonce => Found::Record(record),
             None if !(complete && ambiguous) && Record::could_begin(peeked, &self.link.ours.nonce) => Found::Partial,
@@ -270,12 +273,13 @@ impl Stream {
         pledge == Some(self.tx.position) && !self.tx.shutdown.is_wanted()
     }
 
+    /// Whether this side relies on a message of the peer which said that the marker is on the anchor.
+    fn is_marker_promised(&self) -> bool {
+        matches!(self.rx.state, RxState::ExpectThenResume(_)) || self.tx.state == TxState::Link || self.peer_is_done()
+    }
+
     pub(super) fn no_marker(&mut self) {
-        let vouched = matches!(self.rx.state, RxState::ExpectThenResume(_))
-            || self.tx.state == TxState::Link
-            || self.peer_is_done();
-        if vouched {
-            // We switched on its message that the marker is there.
+        if self.is_marker_promised() {
             return self.violate("no marker at the pledged position");
         }
         //= spec §4.4.3

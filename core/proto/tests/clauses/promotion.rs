@@ -195,6 +195,25 @@ fn a_beginning_is_waited_for() {
 }
 
 #[test]
+fn a_promised_marker_that_is_cut_off_is_a_reset() {
+    //= spec §3.3.2
+    //= type=test
+    let mut p = Pair::new(true);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.deliver(A);
+    assert_eq!(p.side[A].tx_sink(), TxSink::Link, "on the peer's SWITCHED alone");
+    let marker: Vec<u8> = p.anchor[A].iter().copied().collect();
+    for n in 1..RECORD_LEN {
+        let mut cut = p.side[A].clone();
+        assert_eq!(cut.handle_record(&marker[..n], true), RecordVerdict::NeedMore, "{n} bytes");
+        cut.handle_anchor_end(true);
+        assert_eq!(cut.failure(), Some(Failure::PeerReset), "{n} bytes");
+    }
+}
+
+#[test]
 fn a_marker_has_nothing_unread_before_it() {
     //= spec §4.2.7, §4.2.8
     //= type=test
