@@ -30,7 +30,7 @@ use crate::layout::{DOORBELL_BYTES, SLAB_OFFSET};
 use crate::limits;
 use crate::manager::{Manager, KICK, LISTENER, PROBE};
 use crate::map::Range;
-use crate::pair::{Control, PairSlot, Phase, QpControl, Waiting, DEAD, FREE, HANDSHAKE, LIVE};
+use crate::pair::{Control, Here, PairSlot, Phase, QpControl, Waiting, DEAD, FREE, HANDSHAKE, LIVE};
 use crate::pairs::qp_id;
 use crate::qp::{self, QpLocal, DOWN};
 use crate::rendezvous;
@@ -177,7 +177,7 @@ impl ShmDevice {
         {
             let control = &mut *slot.control.lock();
             let Some(qp) = control.qps.get_mut(&index) else { return };
-            if std::mem::replace(&mut qp.closed_here, true) {
+            if std::mem::replace(&mut qp.here, Here::Closed) != Here::Open {
                 return;
             }
             local.down.store(DOWN, Release);
@@ -188,20 +188,43 @@ impl ShmDevice {
         }
         // No lock held: this may have to find the peer's wake descriptor.
         self.announce_peer(slot, index.into(), local);
-        let control = &mut *slot.control.lock();
-        let Some(qp) = control.qps.get_mut(&index) else { return };
-        if qp.closed_there {
+        self.settle(slot, &mut slot.control.lock(), index);
+    }
+
+    /// Tells the peer once nothing here uses the memory of a destroyed queue pair any more. Frees the queue pair's own
+    /// memory and its index once neither side does.
+    fn settle(&self, slot: &PairSlot, control: &mut Control, index: u16) {
+        let Some(qp) = control.qps.get_mut(&index).filter(|qp| qp.is_abandoned()) else { return };
+        let news = std::mem::replace(&mut qp.here, Here::Left) == Here::Closed;
+        let over = qp.closed_there;
+        let live = slot.state.load(Acquire) == LIVE;
+        if news && live {
+            self.send(slot, control, Message::Close { qp: index }, &[]);
+        }
+        if over {
             control.release_index(index);
             slot.trim(control, self.config.idle_bytes);
         }
-        if slot.state.load(Acquire) == LIVE {
-            self.send(slot, control, Message::Close { qp: index }, &[]);
-        } else {
+        if !live {
             retire(slot, control);
         }
     }
 
+    /// Settles all queue pairs whose last region or window has gone since.
+    fn settle_abandoned(&self) {
+        if !self.leases_ended.swap(false, AcqRel) {
+            return;
+        }
+        for slot in self.pairs.iter() {
+            let control = &mut *slot.control.lock();
+            let abandoned = control.qps.iter().filter(|(_, qp)| qp.here == Here::Closed && qp.is_abandoned());
+            let abandoned: Vec<u16> = abandoned.map(|(index, _)| *index).collect();
+            abandoned.into_iter().for_each(|index| self.settle(slot, control, index));
+        }
+    }
+
     fn progress(&self, cm: &mut Manager) {
+        self.settle_abandoned();
         let mut tags = [0u64; 32];
         let ready = sys::epoll_ready(self.epoll(), &mut tags);
         for &tag in &tags[..ready] {
@@ -298,7 +321,7 @@ impl ShmDevice {
     fn occupy(&self, slot: &PairSlot, fd: OwnedFd, connecting: Option<PeerAddress>) -> std::io::Result<()> {
         sys::epoll_set(self.epoll(), true, fd.as_raw_fd(), slot.index.into(), false)?;
         let control = &mut *slot.control.lock();
-        *control = Control::default();
+        *control = Control::new(self.leases_ended.clone());
         control.peer = connecting;
         self.record_own(slot, connecting);
         control.connecting = connecting.is_some();
@@ -518,10 +541,7 @@ impl ShmDevice {
         if qp.phase != Phase::Open || std::mem::replace(&mut qp.closed_there, true) {
             return Err(Violation);
         }
-        if qp.closed_here {
-            control.release_index(index);
-            slot.trim(control, self.config.idle_bytes);
-        }
+        self.settle(slot, control, index);
         Ok(())
     }
 
@@ -573,6 +593,7 @@ impl ShmDevice {
             cm.events.push_back(CmEvent::Failed { id: waiting.id, error: CmError::Unreachable });
         }
         control.outgoing.clear();
+        control.buddy = None;
         let indices: Vec<u16> = control.qps.keys().copied().collect();
         for index in indices {
             let Some(qp) = control.qps.get_mut(&index) else { continue };
@@ -582,10 +603,11 @@ impl ShmDevice {
                     control.release_index(index);
                 }
                 Phase::Incoming(_) => control.release_index(index),
-                Phase::Open if qp.closed_here => control.release_index(index),
                 Phase::Open => {
                     qp.closed_there = true;
-                    if let Some(local) = slot.qp(index.into()) {
+                    if qp.here != Here::Open {
+                        self.settle(slot, control, index);
+                    } else if let Some(local) = slot.qp(index.into()) {
                         self.bring_down(slot, index.into(), local);
                     }
                 }

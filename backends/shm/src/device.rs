@@ -6,7 +6,7 @@
 //! generation.
 
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub struct ShmDevice {
     own_fds: [AtomicI32; 4],
     pub(crate) descriptors: Descriptors,
     pub(crate) routes: Routes,
+    /// The last region or window of some queue pair has gone.
+    pub(crate) leases_ended: Arc<AtomicBool>,
     pub(crate) cm: Mutex<Manager>,
 }
 
@@ -96,6 +98,7 @@ impl ShmDevice {
             own_fds: [keep(listener), keep(epoll), keep(kick), keep(doorbell_fd)],
             descriptors: Descriptors::default(),
             routes: Routes::default(),
+            leases_ended: Arc::default(),
             cm: Mutex::new(Manager::default()),
         }))
     }

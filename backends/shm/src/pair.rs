@@ -5,16 +5,17 @@
 //!   is behind `control`, and every use of its descriptors behind `control` or `wake_fds`;
 //! * `state` is `LIVE` from the moment both halves are mapped until the socket ends; `DEAD` until the last local
 //!   queue pair is destroyed; then `FREE`. A slot is used again once its range is not busy;
-//! * a queue pair index is reused only after *both* ends were destroyed, which `Close` packets announce: they precede
-//!   the `Request` that reuses the index on the same ordered socket. Until then its regions stay allocated, so a late
-//!   write of the peer has no effect.
+//! * a queue pair index is reused only after *both* ends were destroyed and have no region or window left ([`Lease`]), which
+//!   `Close` packets announce: they precede the `Request` that reuses the index on the same ordered socket. Until then
+//!   its regions stay allocated, so a late write of the peer has no effect, and what either side still reads stays;
+//! * the memory of a dead pair is not allocated again, because its peer may live and read it.
 
 #![expect(unsafe_code, reason = "views of a pair's shared segment")]
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use netacc_device::{ConnectionId, PeerAddress, Region, RemoteRegion};
 use parking_lot::Mutex;
@@ -84,6 +85,8 @@ pub(crate) struct Control {
     /// Packets that the socket had no room for.
     pub outgoing: VecDeque<(Message, Vec<RawFd>)>,
     pub watching_output: bool,
+    /// See [`Lease`].
+    leases_ended: Arc<AtomicBool>,
 }
 
 /// An attempt to connect, before the pair exists.
@@ -113,8 +116,35 @@ pub(crate) struct QpControl {
     pub theirs: Option<RemoteRegion>,
     /// Freed after the queue pair failed: kept until the peer is gone from it too.
     pub limbo: Vec<Block>,
-    pub closed_here: bool,
+    pub here: Here,
+    /// The peer has destroyed its end, and uses the memory of neither side any more.
     pub closed_there: bool,
+    pub lease: Weak<Lease>,
+}
+
+/// This process's end of an open queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Here {
+    Open,
+    /// Destroyed. Regions and windows may be left, whose bytes are read still: a stream whose link has died sends again
+    /// what its peer has not read, and the peer's memory has the only copy of that.
+    Closed,
+    /// Nothing here uses the memory of either side any more, and the peer has been told.
+    Left,
+}
+
+/// The regions and windows of a queue pair in this process: each has a clone.
+pub(crate) struct Lease {
+    _mapping: Arc<Mapping>,
+    /// The device is to look for queue pairs that have no lease any more.
+    ended: Arc<AtomicBool>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // No more than that, because the thread may hold any lock.
+        self.ended.store(true, Release);
+    }
 }
 
 impl QpControl {
@@ -125,9 +155,15 @@ impl QpControl {
             first: None,
             theirs: None,
             limbo: Vec::new(),
-            closed_here: false,
+            here: Here::Open,
             closed_there: false,
+            lease: Weak::new(),
         }
+    }
+
+    /// Whether this process has destroyed its end, and has no region and no window of it left.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.here != Here::Open && self.lease.strong_count() == 0
     }
 }
 
@@ -291,6 +327,21 @@ impl PairSlot {
 }
 
 impl Control {
+    pub(crate) fn new(leases_ended: Arc<AtomicBool>) -> Control {
+        Control { leases_ended, ..Control::default() }
+    }
+
+    /// The lease of the queue pair at an index, for one more region or window.
+    pub(crate) fn lease(&mut self, index: u16) -> Option<Arc<Lease>> {
+        let mapping = self.mapping.as_ref()?;
+        let qp = self.qps.get_mut(&index)?;
+        Some(qp.lease.upgrade().unwrap_or_else(|| {
+            let lease = Arc::new(Lease { _mapping: mapping.clone(), ended: self.leases_ended.clone() });
+            qp.lease = Arc::downgrade(&lease);
+            lease
+        }))
+    }
+
     /// An index for a queue pair that we request.
     pub(crate) fn take_index(&mut self) -> Option<u16> {
         if let Some(index) = self.spare.pop() {

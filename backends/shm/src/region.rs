@@ -9,7 +9,7 @@ use netacc_device::{DeviceError, Memory, Region, RemoteKey, RemoteRegion};
 
 use crate::layout::{KEYS, SLAB_OFFSET};
 use crate::map;
-use crate::pair::{Control, PairSlot};
+use crate::pair::{Control, Here, PairSlot};
 use crate::qp::QpLocal;
 
 impl PairSlot {
@@ -18,16 +18,15 @@ impl PairSlot {
         let limit = DeviceError::MemoryLimit { wanted: len };
         let unknown = DeviceError::Unknown { what: "queue pair" };
         let Ok(wanted) = u32::try_from(len) else { return Err(limit) };
-        let (Some(mapping), Some(buddy)) = (&control.mapping, &mut control.buddy) else { return Err(unknown) };
-        if control.qps.get(&index).is_none_or(|qp| qp.closed_here) {
+        if control.qps.get(&index).is_none_or(|qp| qp.here != Here::Open) {
             return Err(unknown);
         }
+        let (Some(backing), Some(buddy)) = (control.lease(index), &mut control.buddy) else { return Err(unknown) };
         let Some(block) = buddy.alloc(u64::from(wanted)) else { return Err(limit) };
         for (from, bytes) in buddy.take_dirty(block) {
             // SAFETY: a free part of the slab of our half; no peer was granted it.
             unsafe { std::ptr::write_bytes(self.slab(from).as_ptr(), 0, bytes as usize) };
         }
-        let backing = mapping.clone();
         let Some(key) = control.take_key() else {
             self.give_back(control, block);
             return Err(DeviceError::Exhausted { what: "region key" });
@@ -63,16 +62,16 @@ impl PairSlot {
 
     /// See `Device::window`.
     pub(crate) fn window(&self, index: usize, local: &QpLocal, remote: RemoteRegion) -> Result<Region, DeviceError> {
-        let control = self.control.lock();
         let unconnected = DeviceError::Unknown { what: "queue pair" };
-        let Some(mapping) = &control.mapping else { return Err(unconnected) };
+        let backing = self.control.lock().lease(index as u16);
+        let Some(backing) = backing else { return Err(unconnected) };
         let at = local.remote(index, remote.rkey.0, remote.base, u64::from(remote.len)).and_then(NonNull::new);
         let Some(at) = at.filter(|_| remote.base.is_multiple_of(64)) else {
             // The peer announces its end before it revokes its regions, so check in the other order.
             return Err(if self.has_ended(index, local) { unconnected } else { DeviceError::NotRegistered });
         };
-        // SAFETY: `remote` checked that the range lies in the peer's half, which `mapping` keeps; aligned as checked.
-        let memory = unsafe { Memory::from_raw(at, remote.len as usize, mapping.clone()) };
+        // SAFETY: `remote` checked that the range lies in the peer's half, which `backing` keeps; aligned as checked.
+        let memory = unsafe { Memory::from_raw(at, remote.len as usize, backing) };
         Ok(Region { memory, remote })
     }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use netacc_device::{Completion, Device, Directory, PostError};
+use netacc_device::{Completion, ConnectionManager, Device, Directory, PostError};
 
 /// Not a test: the process that is killed.
 #[test]
@@ -61,6 +61,8 @@ fn sender_killed() {
         }
         assert!(open_fds() <= fds, "descriptors accumulate: {} after {round} rounds", open_fds());
     }
+    // The device looks for what is left when it is asked for events.
+    assert!(node.dev.poll_event().is_none());
     let mappings = std::fs::read_to_string("/proc/self/maps").expect("maps");
     assert_eq!(mappings.matches("netacc-pair").count(), 0, "segments of dead pairs are gone");
     assert_eq!(std::fs::read_dir(&dir.0).expect("directory").count(), 1);

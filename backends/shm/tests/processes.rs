@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use netacc_device::{CmError, CmEvent, Completion, CompletionEvents, ConnectionManager, Device, Directory, PostError};
-use netacc_shm::ShmDevice;
+use netacc_shm::{GiveBack, ShmConfig, ShmDevice};
 use std::os::unix::process::CommandExt;
 
 /// Rounds of the wake-up stress tests: a lost wake-up shows as ten seconds of silence.
@@ -227,6 +227,71 @@ fn region_survives_its_pair() {
     let mut bytes = [0u8; 4];
     assert!(region.memory.read(8, &mut bytes));
     assert_eq!(&bytes, b"kept");
+}
+
+/// What was placed can be read at both ends of a queue pair that both have destroyed, as long as one of them has a region or
+/// a window of it; after that its memory serves others.
+// Breaks if a stream whose link has died sends other bytes again than it was given: the peer's memory has the only copy.
+#[test]
+fn memory_of_an_ended_queue_pair_is_kept_for_its_readers() {
+    const BYTES: usize = 256 << 10;
+    let dir = Dir::new("readers");
+    let few = || Node::with(ShmConfig { idle_bytes: 0, ..config(&dir.0) });
+    let (a, b) = (few(), few());
+    let progress = || assert!(a.dev.poll_event().is_none() && b.dev.poll_event().is_none());
+    // A pair that lives on.
+    let others = local_pair(&a, &b);
+    for writer_reads in [true, false] {
+        let (ca, cb) = local_pair(&a, &b);
+        let ring = b.dev.alloc_region(cb.qp, BYTES).expect("memory");
+        let window = a.dev.window(ca.qp, ring.remote).expect("a window");
+        assert!(window.memory.write(0, &[7; BYTES]));
+        a.dev.destroy_qp(ca.qp);
+        b.dev.destroy_qp(cb.qp);
+        progress();
+        let (kept, dropped) = if writer_reads { (window, ring) } else { (ring, window) };
+        drop((dropped, ca, cb));
+        progress();
+        // Memory that is cleared, or given to another, is not that of the ended queue pair.
+        let other = b.dev.alloc_region(others.1.qp, BYTES).expect("memory");
+        assert!(other.memory.write(0, &[8; BYTES]));
+        let mut bytes = vec![0; BYTES];
+        assert!(kept.memory.read(0, &mut bytes));
+        assert!(bytes.iter().all(|byte| *byte == 7), "the writer reads: {writer_reads}");
+        b.dev.free_region(others.1.qp, other);
+    }
+    // Far more in turn than there is at once.
+    for _ in 0..400 {
+        let (ca, cb) = local_pair(&a, &b);
+        let ring = b.dev.alloc_region(cb.qp, BYTES).expect("memory of a queue pair that nobody reads any more");
+        a.dev.destroy_qp(ca.qp);
+        b.dev.destroy_qp(cb.qp);
+        drop((ring, ca, cb));
+        until("both ends to be left", || (a.dev.poll_event().is_none() && b.dev.poll_event().is_none()).then_some(()));
+    }
+}
+
+/// A peer that leaves, with its descriptors or its life, may not have read our memory to the end; nor may we have read our own.
+#[test]
+fn memory_of_a_dead_pair_is_kept_for_its_readers() {
+    const BYTES: usize = 256 << 10;
+    let dir = Dir::new("leaves");
+    let few = || Node::with(ShmConfig { idle_bytes: 0, ..config(&dir.0) });
+    let (a, b) = (few(), few());
+    let ((ca, cb), (_, sibling)) = (local_pair(&a, &b), local_pair(&a, &b));
+    let ring = b.dev.alloc_region(cb.qp, BYTES).expect("memory");
+    let window = a.dev.window(ca.qp, ring.remote).expect("a window");
+    assert!(window.memory.write(0, &[7; BYTES]));
+    a.dev.give_back(GiveBack::All);
+    assert_eq!(b.recv(cb.qp), Completion::Disconnected);
+    b.dev.destroy_qp(cb.qp);
+    assert!(b.dev.poll_event().is_none());
+    assert!(b.dev.alloc_region(sibling.qp, BYTES).is_err(), "the memory may be that which the peer reads");
+    for region in [ring, window] {
+        let mut bytes = vec![0; BYTES];
+        assert!(region.memory.read(0, &mut bytes));
+        assert!(bytes.iter().all(|byte| *byte == 7));
+    }
 }
 
 #[test]

@@ -31,9 +31,7 @@ impl Endpoint {
     /// The control path: connection events, streams waiting for a link, retries, releases, expiry. Returns when it
     /// wants to be called again even if nothing happens.
     pub fn progress(&self, now: Instant) -> Option<Instant> {
-        while let Some(event) = self.cm.poll_event() {
-            self.handle_cm_event(event);
-        }
+        self.handle_cm_events();
         self.poll(self.control_cq);
         let waiting = self.place_waiting(now);
         let silence = self.check_silence(now);
@@ -59,8 +57,13 @@ impl Endpoint {
         self.check_timers(now, &mut due, Kind::Empty);
         // Not in the loop's head: a lock taken there would be held throughout the loop.
         let more = std::mem::take(&mut self.todo.lock().release);
+        let mut left_dead = false;
         for cell in todo.release.into_iter().chain(more) {
-            self.release(&cell, now);
+            left_dead |= self.release(&cell, now);
+        }
+        if left_dead {
+            // The device frees the memory of a queue pair that has ended once nothing reads it any more.
+            self.handle_cm_events();
         }
         for cell in todo.claims {
             self.sink.moved(&cell);
@@ -69,6 +72,12 @@ impl Endpoint {
         let todo = self.todo.lock();
         let retry = todo.wants_retry().then(|| now + RETRY_INTERVAL);
         earliest([retry, waiting, silence, todo.timers.next(), expiry])
+    }
+
+    fn handle_cm_events(&self) {
+        while let Some(event) = self.cm.poll_event() {
+            self.handle_cm_event(event);
+        }
     }
 
     /// Sends what links owe their peers: receives, and control messages.

@@ -14,8 +14,8 @@ use crate::{LinkCell, StreamCell};
 const ACCEPTED_GRACE: Duration = Duration::from_secs(10);
 
 impl Endpoint {
-    /// Frees a stream's resources on its link, if neither side uses them any more.
-    pub(super) fn release(&self, cell: &Arc<StreamCell>, now: Instant) {
+    /// Frees a stream's resources on its link, if neither side uses them any more. Returns whether the link was dead.
+    pub(super) fn release(&self, cell: &Arc<StreamCell>, now: Instant) -> bool {
         let freed = cell.lock(self).change(|stream| {
             stream.inner.listed.remove(Listed::RELEASE);
             if !stream.inner.is_idle() {
@@ -31,8 +31,11 @@ impl Endpoint {
             let referred_to = inner.attempt.referral.take().filter(|_| !closed);
             Some((closed, inner.attached.take(), inner.proto.slot(), referred_to))
         });
-        let Some((closed, attached, slot, referred_to)) = freed else { return };
-        if let Some(Attachment { link, region, outgoing, _tallied: _ }) = attached.filter(|at| !at.link.is_dead()) {
+        let Some((closed, attached, slot, referred_to)) = freed else { return false };
+        let was_attached = attached.is_some();
+        let alive = attached.filter(|at| !at.link.is_dead());
+        let left_dead = was_attached && alive.is_none();
+        if let Some(Attachment { link, region, outgoing, _tallied: _ }) = alive {
             if let Some(outgoing) = outgoing {
                 self.free_outgoing(&link, outgoing);
             }
@@ -45,6 +48,7 @@ impl Endpoint {
         if let Some(peer) = referred_to {
             self.follow_referral(cell, peer);
         }
+        left_dead
     }
 
     fn free_slot(&self, link: &Arc<LinkCell>, slot: u16, cell: &Arc<StreamCell>, now: Instant) {
