@@ -354,11 +354,14 @@ pub(crate) fn send(fd: RawFd, packet: &[u8], fds: &[RawFd]) -> io::Result<()> {
 const CONTROL_WORDS: usize = 16;
 const _: () = assert!(CONTROL_WORDS * 8 >= 16 + 4 * MAX_PACKET_FDS + 8);
 
-/// One received packet. Empty at end of stream; `whole` is false if something did not fit.
+/// One received packet. Empty at end of stream.
 pub(crate) struct Packet {
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
+    /// All bytes fitted.
     pub whole: bool,
+    /// Some descriptors are missing: there were too many, or this process may open no more.
+    pub lacks_fds: bool,
 }
 
 /// Takes the next packet; does not block. Its descriptors are close-on-exec and have high numbers.
@@ -393,8 +396,8 @@ pub(crate) fn receive(fd: RawFd) -> io::Result<Packet> {
             header = libc::CMSG_NXTHDR(&msg, header);
         }
     }
-    let whole = msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0;
-    Ok(Packet { bytes, fds, whole })
+    let has = |flag| msg.msg_flags & flag != 0;
+    Ok(Packet { bytes, fds, whole: !has(libc::MSG_TRUNC), lacks_fds: has(libc::MSG_CTRUNC) })
 }
 
 /// Opens a directory without following a symbolic link. Allocates nothing.

@@ -29,6 +29,7 @@ fn helper() {
         "asleep" => alternate(&node, Node::recv_asleep),
         "waiting" => alternate(&node, Node::recv_waiting),
         "both-ways" => both_ways(&node, n),
+        "without-descriptors" => without_descriptors(&node),
         other => panic!("no role {other}"),
     }
 }
@@ -66,6 +67,23 @@ fn alternate(node: &Node, recv: fn(&Node, netacc_device::QueuePairId) -> Complet
         node.send(&conn, i, 0, &i.to_ne_bytes());
     }
     assert_eq!(node.recv(conn.qp), Completion::Disconnected);
+}
+
+/// Answers when its program has no descriptor left.
+fn without_descriptors(node: &Node) {
+    let conn = node.accept();
+    // Half of them would be enough for the device.
+    set_descriptor_limit(128);
+    let taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    assert!(!taken.is_empty());
+    loop {
+        assert!(node.dev.poll_event().is_none());
+        match node.try_recv(conn.qp) {
+            Some(Completion::Receive { imm, .. }) => node.send(&conn, imm, 0, b"answer"),
+            Some(_) => return,
+            None => std::thread::yield_now(),
+        }
+    }
 }
 
 /// Connects to its counterpart while that connects to us.
@@ -309,6 +327,21 @@ fn destroy_is_seen_after_placed_bytes() {
     assert_eq!(b.recv_waiting(cb.qp), Completion::Disconnected);
     assert_eq!(b.try_recv(cb.qp), None, "reported once");
     assert_eq!(b.try_send(&cb, 0, 0, b"x"), Err(PostError::Dead));
+}
+
+/// A process that has no descriptor left cannot take the one by which it would wake its peer.
+// Breaks if that ends the pair, and so all links of the two processes.
+#[test]
+fn a_peer_without_descriptors_is_no_stranger() {
+    let dir = Dir::new("short");
+    let node = Node::open(&dir.0);
+    let _helper = Helper::start(&dir.0, "without-descriptors", 1);
+    let conn = node.connect(node.find(1));
+    for i in 0..20 {
+        node.send(&conn, i, 0, b"question");
+        assert_eq!(node.recv_asleep(conn.qp), Completion::Receive { imm: i, len: 6 });
+    }
+    node.dev.destroy_qp(conn.qp);
 }
 
 /// If a process writes to several queue pairs, they are read in that order, whatever their numbers.

@@ -72,6 +72,13 @@ pub fn poll_fd(fd: RawFd, patience: Duration) -> bool {
     unsafe { libc::poll(&mut p, 1, patience.as_millis() as i32) > 0 }
 }
 
+/// Limits the descriptors of this process.
+pub fn set_descriptor_limit(count: u64) {
+    let limit = libc::rlimit { rlim_cur: count, rlim_max: count };
+    // SAFETY: the struct is readable.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+}
+
 impl Node {
     pub fn open(dir: &Path) -> Node {
         Node::with(config(dir))
