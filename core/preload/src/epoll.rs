@@ -17,6 +17,7 @@
 //! * `ctl`: `epoll_ctl`, which makes interests, changes and deletes them.
 //! * `waiting`: `epoll_wait`, from the ready list to sleep.
 //! * `subscriber`: the interface of an instance to the sockets that it watches ([`watchers`](crate::watchers)).
+//! * `kick`: the means to wake threads that sleep in the kernel.
 //! * `numbers`: the descriptors that name an instance, which come and go while threads wait on it.
 //! * `observers`: the other users of an instance: `poll`, `select`, other instances, rings.
 //! * `shared`: instances that other processes hold as well.
@@ -37,10 +38,9 @@ use std::sync::Arc;
 use libc::epoll_event;
 use netacc_device::{CompletionQueueId, Instant, KernelOperation};
 use netacc_driver::{Endpoint, Readiness};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
-use crate::os::uses::{self, Use};
-use crate::os::{clock, own, real};
+use crate::os::{clock, real};
 use crate::queues::{self, Activity, Owner, User};
 use crate::runtime::{self, Runtime};
 
@@ -48,6 +48,7 @@ mod ctl;
 mod datagrams;
 mod descriptor;
 mod interest;
+mod kick;
 mod numbers;
 mod observers;
 mod shared;
@@ -60,6 +61,7 @@ pub use waiting::wait;
 
 use datagrams::Datagrams;
 use interest::{events_of, Answer, Interests, Kernel, Watch, BOTH_KERNEL, OUTGOING};
+use kick::Kick;
 use numbers::Numbers;
 use observers::Observers;
 use shared::Holders;
@@ -74,8 +76,8 @@ pub struct Epoll {
 pub struct Shared {
     /// The descriptors that name the instance.
     numbers: Numbers,
-    /// Wakes a sleeper of this instance; registered with the real one when first needed.
-    kick: AtomicU32,
+    /// Wakes a sleeper of this instance; made when first needed.
+    kick: Kick,
     /// The number of the completion queue of the instance's links, or [`NO_QUEUE`] or [`HELPERS_QUEUE`].
     cq: AtomicU32,
     sleepers: Sleepers,
@@ -125,7 +127,7 @@ const HELPERS_QUEUE: u32 = u32::MAX - 1;
 /// half. Event data without it belongs to a registration that was made without this library (by an io_uring, or a bare
 /// system call), and goes to the program unchanged. Arbitrary; no address begins like this.
 const OURS: u64 = 0x6e61_6363 << 32;
-/// Event data of the kick eventfd and of the completion channel: no descriptor is negative.
+/// Event data of the kick and of the completion channel: no descriptor is negative.
 const KICK: u64 = OURS | 0xffff_ffff;
 const CHANNEL: u64 = OURS | 0xffff_fffe;
 
@@ -187,29 +189,21 @@ impl Shared {
         // The kernel reports each edge to the watchers of an instance, also if the interest is on its list already.
         let kicks = self.sleepers.any() || self.observers.include_kernel();
         state.kicked |= kicks;
-        drop(state);
         if kicks {
-            self.kick();
+            self.raise_kick(state);
+        } else {
+            drop(state);
         }
         self.observers.wake();
     }
 
-    /// Makes the kick readable, which is an edge for those that watch the instance.
+    /// Raises the kick. Gives up the lock before, which the woken thread takes, if the kick has a descriptor of its own.
     #[cold]
-    fn kick(&self) {
-        let _use = Use::begin();
-        let fd = self.kick.load(Ordering::SeqCst);
-        if fd != 0 {
-            own::kick(fd as c_int);
-        }
-    }
-
-    fn drain_kick(&self) {
-        let _use = Use::begin();
-        let fd = self.kick.load(Ordering::SeqCst);
-        if fd != 0 {
-            own::drain(fd as c_int);
-        }
+    fn raise_kick(&self, locked: MutexGuard<'_, State>) {
+        let epfd = self.kernel().epfd;
+        let locked = self.kick.is_borrowed().then_some(locked);
+        self.kick.raise(epfd);
+        drop(locked);
     }
 
     /// Makes the kick agree with `state`, which has changed: readable only while a wait would find something. A kick
@@ -218,10 +212,10 @@ impl Shared {
         if !state.ready.is_empty() || self.sleepers.must_arm(self.own_queue()) {
             let kicks = self.sleepers.any() || self.observers.include_kernel();
             if kicks && !std::mem::replace(&mut state.kicked, true) {
-                self.kick();
+                self.kick.raise(self.kernel().epfd);
             }
         } else if std::mem::take(&mut state.kicked) {
-            self.drain_kick();
+            self.kick.lower(self.kernel().epfd);
         }
     }
 
@@ -273,6 +267,10 @@ impl Shared {
     /// Gives the instance, which has no queue of its own, a queue. `None`: the helper polls its links.
     fn assign(self: &Arc<Self>, endpoint: &Endpoint, queue: Option<CompletionQueueId>) -> CompletionQueueId {
         let helpers = endpoint.control_cq();
+        let channel = queue.and_then(|cq| endpoint.device().channel_fd(cq));
+        // Without a descriptor for a channel it could not wake the threads that sleep on the instance.
+        let (queue, unused) = if channel.is_some() { (queue, None) } else { (None, queue) };
+        unused.into_iter().for_each(queues::put_back);
         let new = queue.map_or(HELPERS_QUEUE, |cq| cq.0);
         let unserved = |cq: u32| matches!(cq, NO_QUEUE | HELPERS_QUEUE).then_some(new);
         if self.cq.fetch_update(Ordering::SeqCst, Ordering::Acquire, unserved).is_err() {
@@ -285,11 +283,12 @@ impl Shared {
         let Some(own) = queue else { return helpers };
         queues::belongs_to(own, Owner::of_instance(self));
         let mut state = self.state.lock();
-        if let Some(channel) = endpoint.device().channel_fd(own) {
+        if let Some(channel) = channel {
             // Edge-triggered, so that it need not be drained. If a peer has rung it before, adding it reports that.
-            internal_ctl(self.kernel().epfd, channel, libc::EPOLLIN | libc::EPOLLET, CHANNEL);
+            let events = libc::EPOLLIN | libc::EPOLLET;
+            internal_ctl(self.kernel().epfd, libc::EPOLL_CTL_ADD, channel, events, CHANNEL);
         }
-        self.make_kick(&mut state);
+        self.kick.make(self.kernel().epfd);
         // Threads that sleep already have not armed it.
         self.lower(&mut state);
         drop(state);
@@ -313,7 +312,7 @@ impl Shared {
     fn queue_for_sleep(self: &Arc<Self>, endpoint: &Endpoint) {
         let own = self.own_queue().is_some();
         let Some(since) = self.activity.sleeps(own) else { return };
-        if self.observers.include_kernel() {
+        if self.observers.include_kernel() || self.kick.is_borrowed() {
             return;
         }
         if let Some(queue) = queues::take_over(endpoint, since) {
@@ -337,25 +336,10 @@ impl Shared {
         }
     }
 
-    /// Whether the instance has a descriptor by which other threads wake its sleepers.
-    fn has_kick(&self) -> bool {
-        self.kick.load(Ordering::Acquire) != 0
-    }
-
     fn ensure_kick(&self) {
-        if !self.has_kick() {
-            self.make_kick(&mut self.state.lock());
-        }
-    }
-
-    fn make_kick(&self, _locked: &mut State) {
-        if self.has_kick() || uses::is_over() {
-            return;
-        }
-        let _use = Use::begin();
-        if let Some(fd) = own::new_eventfd() {
-            self.kick.store(fd as u32, Ordering::Release);
-            internal_ctl(self.kernel().epfd, fd, libc::EPOLLIN, KICK);
+        if !self.kick.is_made() {
+            let _locked = self.state.lock();
+            self.kick.make(self.kernel().epfd);
         }
     }
 }
@@ -376,7 +360,7 @@ impl User for Shared {
         }
         // Sleeping threads have armed the queue, and must wake and sleep again without it.
         if self.sleepers.any() && !std::mem::replace(&mut state.kicked, true) {
-            self.kick();
+            self.kick.raise(self.kernel().epfd);
         }
         true
     }
@@ -384,10 +368,6 @@ impl User for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let kick = *self.kick.get_mut();
-        if kick != 0 {
-            own::discard(kick as c_int);
-        }
         // Completion queues are few: give it back to the pool of the runtime.
         if runtime::get().is_some() && *self.cq.get_mut() != NO_QUEUE {
             queues::give_back(self.own_queue());
@@ -407,10 +387,11 @@ fn kernel_ctl(epfd: c_int, op: c_int, fd: c_int, events: u32) -> c_int {
     unsafe { real::epoll_ctl(epfd, op, fd, &mut event) }
 }
 
-fn internal_ctl(epfd: c_int, fd: c_int, events: c_int, data: u64) {
+/// Registers a descriptor of the library, or changes its registration. Whether that succeeded.
+fn internal_ctl(epfd: c_int, op: c_int, fd: c_int, events: c_int, data: u64) -> bool {
     let mut event = epoll_event { events: events as u32, u64: data };
     // SAFETY: the event is readable.
-    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &mut event) };
+    unsafe { real::epoll_ctl(epfd, op, fd, &mut event) == 0 }
 }
 
 fn deregister(epfd: c_int, fd: c_int) {
@@ -428,7 +409,7 @@ impl Epoll {
         Epoll {
             shared: Arc::new(Shared {
                 numbers: Numbers::new(epfd),
-                kick: AtomicU32::new(0),
+                kick: Kick::none(),
                 cq: AtomicU32::new(NO_QUEUE),
                 sleepers: Sleepers::default(),
                 state: Mutex::default(),

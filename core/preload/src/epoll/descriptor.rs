@@ -12,7 +12,7 @@ use super::interest::Interest;
 use super::shared::Holders;
 use super::{deregister, kernel_ctl, Epoll};
 use crate::instance::Instance;
-use crate::os::{own, uses};
+use crate::os::own;
 use crate::runtime::{self, Runtime};
 use crate::table::Entry;
 use crate::watchers::{Sleeper, Subscriber};
@@ -58,10 +58,7 @@ impl Instance for Epoll {
         let epfd = self.shared.kernel().epfd;
         state.interests.iter().for_each(|(fd, interest)| interest.return_to_kernel(epfd, fd));
         self.shared.streams.store(0, Ordering::Relaxed);
-        let kick = self.shared.kick.load(Ordering::Acquire);
-        if kick != 0 {
-            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, kick as c_int, 0);
-        }
+        self.shared.kick.deregister(epfd);
         let endpoint = runtime::get().and_then(Runtime::endpoint);
         if let Some(channel) = endpoint.zip(self.shared.own_queue()).and_then(|(e, cq)| e.device().channel_fd(cq)) {
             kernel_ctl(epfd, libc::EPOLL_CTL_DEL, channel, 0);
@@ -74,11 +71,14 @@ impl Instance for Epoll {
 
     fn give_back(&self) {
         let shared = &self.shared;
-        let kick = shared.kick.swap(0, Ordering::SeqCst);
-        if kick != 0 && uses::await_uses() {
+        if shared.kick.is_borrowed() {
             let _locked = shared.state.lock();
-            deregister(shared.kernel().epfd, kick as c_int);
-            own::discard(kick as c_int);
+            shared.kick.deregister(shared.kernel().epfd);
+        }
+        if let Some(kick) = shared.kick.give_up() {
+            let _locked = shared.state.lock();
+            deregister(shared.kernel().epfd, kick);
+            own::discard(kick);
         }
     }
 

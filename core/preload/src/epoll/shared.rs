@@ -59,7 +59,8 @@ impl Holders {
     /// Of the instance of the process that this one was forked from.
     pub(super) fn inherited(parent: &Shared) -> Holders {
         let held = if parent.is_given() { Held::Given } else { Held::Inherited };
-        Holders { held: AtomicU8::new(held as u8), parents_kick: AtomicU32::new(parent.kick.load(Ordering::Relaxed)) }
+        let parents_kick = parent.kick.eventfd().unwrap_or(0);
+        Holders { held: AtomicU8::new(held as u8), parents_kick: AtomicU32::new(parents_kick as u32) }
     }
 
     fn are(&self, held: Held) -> bool {
@@ -169,10 +170,10 @@ impl Shared {
         self.streams.store(0, Ordering::Relaxed);
         let endpoint = runtime::get().and_then(Runtime::endpoint);
         let channel = endpoint.zip(self.own_queue()).and_then(|(endpoint, cq)| endpoint.device().channel_fd(cq));
-        let kick = self.kick.load(Ordering::Acquire) as c_int;
-        for own in channel.into_iter().chain((kick != 0).then_some(kick)) {
-            deregister(epfd, own);
+        if let Some(channel) = channel {
+            deregister(epfd, channel);
         }
+        self.kick.deregister(epfd);
     }
 }
 

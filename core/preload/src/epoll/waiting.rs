@@ -483,7 +483,7 @@ fn kernel_events(
                 (e.events, e.u64)
             };
             match data {
-                KICK if shared.kick.load(Ordering::Acquire) == 0 => shared.leave_kick_to_parent(),
+                KICK if !shared.kick.is_made() => shared.leave_kick_to_parent(),
                 CHANNEL if shared.own_queue().is_none() => shared.pass_channel_back(),
                 KICK => {
                     shared.take_kick();
@@ -714,7 +714,7 @@ fn sleep(
     shared.ensure_kick();
     shared.queue_for_sleep(endpoint);
     let left = |until: Option<Instant>| until.map(|d| d.saturating_since(now()));
-    if !shared.has_kick() {
+    if !shared.kick.is_made() {
         // Other threads cannot wake this one, so it checks for itself.
         let most = left(deadline).map_or(WITHOUT_EVENTFD, |left| left.min(WITHOUT_EVENTFD));
         return match sleep_once(shared, endpoint, out, (Some(most), false), mask) {

@@ -285,10 +285,40 @@ static void short_in_epoll(void)
     close_filled(fills);
 }
 
+/* Threads that sleep on instances without any connection. These get their first one when no descriptor is left, and the
+ * connection has its byte before or after that. */
+static void short_in_empty_epoll(void)
+{
+    static struct waiter all[INSTANCES];
+    must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){LIMIT, LIMIT}));
+    for (int i = 0; i < INSTANCES; i++) {
+        start(&all[i], in_epoll);
+        all[i].instance = must(epoll_create1(EPOLL_CLOEXEC));
+        begin(&all[i]);
+    }
+    run_out();
+    for (int i = 0; i < INSTANCES; i++) {
+        struct epoll_event event = {.events = EPOLLIN};
+        if (i % 2 == 0)
+            send_text(all[i].first.client, "e");
+        must(epoll_ctl(all[i].instance, EPOLL_CTL_ADD, all[i].first.server, &event));
+        if (i % 2 == 1)
+            send_text(all[i].first.client, "e");
+    }
+    for (int i = 0; i < INSTANCES; i++) {
+        show_end(&all[i], "epoll_wait");
+        show_text(all[i].first.server, 1);
+    }
+    for (int i = 0; i < INSTANCES; i++)
+        stop(&all[i]);
+    close_filled(fills);
+}
+
 const struct test_case shortage_cases[] = {
     {"short_in_recv", short_in_recv},
     {"short_in_poll", short_in_poll},
     {"short_in_epoll", short_in_epoll},
+    {"short_in_empty_epoll", short_in_empty_epoll},
     {"short_beside_threads", short_beside_threads},
     {NULL, NULL},
 };
