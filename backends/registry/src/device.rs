@@ -93,7 +93,7 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
 }
 
 impl<N: WithinHost, F: BetweenHosts> Device for Fabric<N, F> {
-    forward!(to_owner: rebind, alloc_region, free_region, window, post_recv, post_send, fail_qp);
+    forward!(to_owner: rebind, alloc_region, free_region, window, post_recv, post_send, post_in_place, fail_qp);
 
     fn name(&self) -> &str {
         self.name
@@ -141,6 +141,14 @@ impl<N: WithinHost, F: BetweenHosts> Device for Fabric<N, F> {
                 count
             }
             Side::Nobody => 0,
+        }
+    }
+
+    fn poll_one(&self, qp: QueuePairId) -> Option<WorkCompletion> {
+        match self.split(qp) {
+            Side::Near(near) => near.poll_one(qp),
+            Side::Far(far, inner) => far.poll_one(inner).map(|completion| WorkCompletion { qp, ..completion }),
+            Side::Nobody => None,
         }
     }
 

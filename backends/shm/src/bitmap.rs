@@ -36,7 +36,7 @@ pub(crate) struct Taken {
 impl CqBitmap {
     /// Sets the bit of `index`, after the completion was stored. `true` if nothing at all was pending before: ring if
     /// the queue is armed. A full barrier.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set(&self, index: usize) -> bool {
         let (word, bit) = (&self.words[index / 64], 1u64 << (index % 64));
         // Unconditional: it is the full barrier that both hand-shakes need, and cheaper than a fence and a load.
@@ -111,11 +111,16 @@ pub(crate) fn arm<'a>(armed: &AtomicU32, how: u32, mut bitmaps: impl Iterator<It
 
 /// Announces to the receiver that the queue pair with the shared side `side` has a completion; the data must be stored
 /// already. Returns the completion queues whose descriptors must be written, as a bit set.
-#[inline]
-pub(crate) fn announce(bitmaps: &[CqBitmap; CQS], armed: &[Flag; CQS], index: usize, side: &QpShared) -> u32 {
+#[inline(always)]
+pub(crate) fn announce<'a>(
+    bitmaps: &[CqBitmap; CQS],
+    armed: impl Fn() -> &'a [Flag; CQS],
+    index: usize,
+    side: &QpShared,
+) -> u32 {
     // The completion queue is a value of the receiver, and may be invalid.
-    let signal = |cq: usize| match (bitmaps.get(cq), armed.get(cq)) {
-        (Some(bitmap), Some(flag)) => u32::from(bitmap.set(index) && flag.0.load(SeqCst) != 0) << cq,
+    let signal = |cq: usize| match bitmaps.get(cq) {
+        Some(bitmap) if bitmap.set(index) => u32::from(armed()[cq].0.load(SeqCst) != 0) << cq,
         _ => 0,
     };
     let cq = (side.rx.wake.load(Relaxed) & CQ_MASK) as usize;

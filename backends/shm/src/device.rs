@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOperation, KernelOrder,
-    PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, Device, DeviceError,
+    InPlace, KernelOperation, KernelOrder, PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion,
+    WorkRequest,
 };
 use parking_lot::Mutex;
 
@@ -243,7 +244,7 @@ impl ShmDevice {
     }
 
     /// Announces to the peer that `index` has a completion.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn announce_peer(&self, pair: &PairSlot, index: usize, local: &QpLocal) {
         let mut ring = pair.announce_peer(index, local.tx());
         while ring != 0 {
@@ -286,6 +287,27 @@ impl ShmDevice {
         }
     }
 
+    /// The stamp of the next post to the pair's peer.
+    #[inline]
+    fn stamp(&self, pair: &PairSlot) -> Stamp {
+        let posts = if pair.own.load(Relaxed) { &self.own_posts } else { &pair.posts };
+        posts.stamp(self.doorbell.kernel_operations().last.load(Acquire))
+    }
+
+    /// Nothing can be posted any more: the peer is gone, has closed the queue pair, or wrote invalid values where we read.
+    #[cold]
+    fn refuse_dead<T>(&self, pair: &PairSlot, index: usize, local: &QpLocal) -> Result<T, PostError> {
+        self.bring_down(pair, index, local);
+        Err(PostError::Dead)
+    }
+
+    /// The oldest completion that is no message, or is behind one that is none.
+    #[cold]
+    fn poll_other(&self, pair: &PairSlot, qp: QueuePairId, local: &QpLocal) -> Option<WorkCompletion> {
+        let mut out = [WorkCompletion { qp, status: CompletionStatus::Success, completion: Completion::Disconnected }];
+        (local.poll(qp, &mut out, |stamp| self.record_stamp(pair, stamp)) > 0).then_some(out[0])
+    }
+
     /// A message was taken. If its sender had done an operation in the kernel since the last one, the time is updated.
     #[inline]
     fn record_stamp(&self, pair: &PairSlot, stamp: Stamp) {
@@ -318,6 +340,12 @@ const CAPABILITIES: Capabilities = Capabilities {
     notices_silence: true,
 };
 
+/// The result of a post on a queue pair that is gone.
+#[cold]
+fn gone() -> Result<bool, PostError> {
+    Err(PostError::Dead)
+}
+
 impl Device for ShmDevice {
     fn name(&self) -> &str {
         "shm"
@@ -342,6 +370,14 @@ impl Device for ShmDevice {
     #[inline]
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
         self.pairs.qp(qp).map_or(0, |(pair, _, local)| local.poll(qp, out, |stamp| self.record_stamp(pair, stamp)))
+    }
+
+    #[inline]
+    fn poll_one(&self, qp: QueuePairId) -> Option<WorkCompletion> {
+        let (pair, _, local) = self.pairs.qp(qp)?;
+        let Some((completion, stamp)) = local.poll_message() else { return self.poll_other(pair, qp, local) };
+        self.record_stamp(pair, stamp);
+        Some(WorkCompletion { qp, status: CompletionStatus::Success, completion })
     }
 
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
@@ -376,13 +412,10 @@ impl Device for ShmDevice {
     #[inline]
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
         let (pair, index, local) = self.pairs.qp(qp).ok_or(PostError::Dead)?;
-        let posts = if pair.own.load(Relaxed) { &self.own_posts } else { &pair.posts };
         if pair.has_died() {
-            self.bring_down(pair, index, local);
-            return Err(PostError::Dead);
+            return self.refuse_dead(pair, index, local);
         }
-        let stamp = posts.stamp(self.doorbell.kernel_operations().last.load(Acquire));
-        match local.post_send(index, stamp, wrs) {
+        match local.post_send(index, self.stamp(pair), wrs) {
             Ok(posted) => {
                 if posted.announce_peer {
                     self.announce_peer(pair, index, local);
@@ -393,11 +426,28 @@ impl Device for ShmDevice {
                 }
                 Ok(posted.accepted)
             }
-            Err(PostError::Dead) => {
-                // Closed by the peer, or it wrote invalid values where we read.
-                self.bring_down(pair, index, local);
-                Err(PostError::Dead)
+            Err(PostError::Dead) => self.refuse_dead(pair, index, local),
+            Err(e) => Err(e),
+        }
+    }
+
+    #[inline]
+    fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<bool, PostError> {
+        let Some((pair, index, local)) = self.pairs.qp(qp) else { return gone() };
+        // What is not in the ring any more is handled, or is being handled by another thread. The other causes of a change of
+        // the sequence are no messages, or make this call fail.
+        if seen.is_some() && local.has_completion() {
+            return Ok(false);
+        }
+        if pair.has_died() {
+            return self.refuse_dead(pair, index, local);
+        }
+        match local.post_in_place(self.stamp(pair), message.len, message.imm) {
+            Ok(()) => {
+                self.announce_peer(pair, index, local);
+                Ok(true)
             }
+            Err(PostError::Dead) => self.refuse_dead(pair, index, local),
             Err(e) => Err(e),
         }
     }

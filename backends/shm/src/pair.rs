@@ -256,7 +256,7 @@ impl PairSlot {
     /// See [`bitmap::announce`], towards the peer.
     #[inline]
     pub(crate) fn announce_peer(&self, index: usize, side: &QpShared) -> u32 {
-        bitmap::announce(&self.tx().bitmaps, &self.doorbell().armed, index, side)
+        bitmap::announce(&self.tx().bitmaps, || &self.doorbell().armed, index, side)
     }
 
     /// See [`bitmap::knock`], towards the peer.

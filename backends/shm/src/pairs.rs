@@ -19,14 +19,14 @@ const GENERATION_MASK: u32 = (1 << (31 - INDEX_BITS - PAIR_BITS)) - 1;
 
 /// The slots of all pairs.
 pub(crate) struct Pairs {
-    slots: Box<[OnceLock<Box<PairSlot>>]>,
+    slots: Box<[OnceLock<Box<PairSlot>>; PAIRS]>,
     /// Slots made so far.
     count: AtomicU32,
 }
 
 impl Pairs {
     pub(crate) fn new() -> Pairs {
-        Pairs { slots: (0..PAIRS).map(|_| OnceLock::new()).collect(), count: AtomicU32::new(0) }
+        Pairs { slots: Box::new([const { OnceLock::new() }; PAIRS]), count: AtomicU32::new(0) }
     }
 
     /// The number of slots made so far.

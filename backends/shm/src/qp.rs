@@ -229,6 +229,21 @@ impl QpLocal {
         Ok(result)
     }
 
+    /// Posts a message whose bytes are in place. The caller announces it.
+    #[inline]
+    pub(crate) fn post_in_place(&self, stamp: Stamp, len: u32, imm: u32) -> Result<(), PostError> {
+        if self.down.load(Relaxed) != 0 || self.rx().close.closed.load(Relaxed) != 0 {
+            return Err(PostError::Dead);
+        }
+        if len > MAX_MESSAGE {
+            return Err(PostError::Invalid);
+        }
+        let (tx, produced) = (self.tx(), self.post.produced.load(Relaxed));
+        check_credit(tx, produced)?;
+        self.post.produced.store(produce(tx, produced, stamp, (len, imm)), Relaxed);
+        Ok(())
+    }
+
     #[inline]
     fn post_one(
         &self,
@@ -249,13 +264,7 @@ impl QpLocal {
             to = self.remote(index, rkey.0, offset, u64::from(len)).ok_or(PostError::Invalid)?;
         }
         if imm.is_some() {
-            let credit = tx.rx.posted.load(Acquire).wrapping_sub(*produced);
-            if credit == 0 {
-                return Err(PostError::QueueFull);
-            }
-            if credit > RING {
-                return Err(PostError::Dead);
-            }
+            check_credit(tx, *produced)?;
         }
         let sends = self.post.sends.load(Relaxed);
         if wr.signaled && sends.wrapping_sub(self.poll.sends_taken.load(Acquire)) >= SEND_RING {
@@ -265,10 +274,7 @@ impl QpLocal {
             place(to, &wr.payload)?;
         }
         if let Some(imm) = imm {
-            let cqe = &tx.ring[(*produced % RING) as usize];
-            cqe.data.store(u64::from(len) << 32 | u64::from(imm), Relaxed);
-            cqe.tag.store(u64::from(stamp.0) << 32 | u64::from(produced.wrapping_add(1)), Release);
-            *produced = produced.wrapping_add(1);
+            *produced = produce(tx, *produced, stamp, (len, imm));
             result.announce_peer = true;
         }
         if wr.signaled {
@@ -342,6 +348,26 @@ impl QpLocal {
         n
     }
 
+    /// Whether there is a message, or a send that has completed.
+    #[inline]
+    pub(crate) fn has_completion(&self) -> bool {
+        let sends = self.post.sends.load(Acquire) != self.poll.sends_taken.load(Relaxed);
+        sends || self.message(self.poll.consumed.load(Relaxed)).is_some()
+    }
+
+    /// Takes the next completion if it is a message. `None`: there is none, or it is something else.
+    #[inline]
+    pub(crate) fn poll_message(&self) -> Option<(Completion, Stamp)> {
+        if self.post.sends.load(Acquire) != self.poll.sends_taken.load(Relaxed) {
+            return None;
+        }
+        let consumed = self.poll.consumed.load(Relaxed);
+        let message = self.message(consumed)?;
+        // Release: as in `poll`.
+        self.poll.consumed.store(consumed.wrapping_add(1), Release);
+        Some(message)
+    }
+
     #[inline]
     fn poll_sends(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
         let taken = self.poll.sends_taken.load(Relaxed);
@@ -385,6 +411,7 @@ impl QpLocal {
     }
 
     /// See the module's text.
+    #[inline]
     pub(crate) fn sequence(&self) -> u32 {
         loop {
             let consumed = self.poll.consumed.load(Acquire);
@@ -460,6 +487,25 @@ pub(crate) fn wake_sleepers(side: &QpShared) -> u32 {
         futex_wake(&side.rx.futex);
     }
     wake
+}
+
+/// Whether the receiver has posted a receive for message number `produced`. The count is the receiver's, and may be false.
+#[inline]
+fn check_credit(tx: &QpShared, produced: u32) -> Result<(), PostError> {
+    match tx.rx.posted.load(Acquire).wrapping_sub(produced) {
+        0 => Err(PostError::QueueFull),
+        credit if credit > RING => Err(PostError::Dead),
+        _ => Ok(()),
+    }
+}
+
+/// Stores message number `produced`, of a length and an immediate; returns the number of the next one.
+#[inline]
+fn produce(tx: &QpShared, produced: u32, stamp: Stamp, (len, imm): (u32, u32)) -> u32 {
+    let (cqe, next) = (&tx.ring[(produced % RING) as usize], produced.wrapping_add(1));
+    cqe.data.store(u64::from(len) << 32 | u64::from(imm), Relaxed);
+    cqe.tag.store(u64::from(stamp.0) << 32 | u64::from(next), Release);
+    next
 }
 
 /// Puts the payload at `to`, which has room for it.

@@ -4,7 +4,10 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::{Capabilities, CompletionQueueId, Instant, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest};
+use crate::{
+    Capabilities, Completion, CompletionQueueId, CompletionStatus, InPlace, Instant, QueuePairId, Region, RemoteRegion,
+    WorkCompletion, WorkRequest,
+};
 
 /// Failures of the control path of a device.
 #[derive(Debug, thiserror::Error)]
@@ -135,6 +138,13 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
     /// Calls for one queue pair are serialised by the caller (the link's lock); never blocks.
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize;
 
+    /// Takes the oldest completion of one queue pair, as [`poll_qp`](Device::poll_qp) does with room for one. A device
+    /// whose messages are cheap has a shorter way for a message that is there.
+    fn poll_one(&self, qp: QueuePairId) -> Option<WorkCompletion> {
+        let mut out = [WorkCompletion { qp, status: CompletionStatus::Success, completion: Completion::Disconnected }];
+        (self.poll_qp(qp, &mut out) > 0).then_some(out[0])
+    }
+
     /// Moves `qp` to `cq` (capability `rebind`). After the call the caller must drain `qp` once with `poll_qp`:
     /// completions that came before the move may be reported by neither queue, and may wake no thread. Completions that
     /// come after it are reported by `cq`.
@@ -172,6 +182,19 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
     /// Posts requests in order with one doorbell. `Ok(n)`: the first `n` were accepted; `n < wrs.len()` only when the
     /// queue is full. `Err` if not even the first was accepted.
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError>;
+
+    /// Posts one message whose bytes are in place (capability `peer_memory`). With `seen`, only if no completion has been
+    /// added to `qp` since its [sequence](CompletionEvents::qp_sequence) was that, or all of them are polled; `Ok(false)`:
+    /// nothing is posted. A device may leave the region unchecked, because it writes nothing there.
+    fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<bool, PostError> {
+        if seen.is_some_and(|seen| self.qp_sequence(qp) != seen) {
+            return Ok(false);
+        }
+        match self.post_send(qp, &[message.request()]) {
+            Ok(0) => Err(PostError::QueueFull),
+            posted => posted.map(|_| true),
+        }
+    }
 
     /// Puts the queue pair into the error state; both sides will see [`Completion::Disconnected`](crate::Completion).
     fn fail_qp(&self, qp: QueuePairId);

@@ -59,4 +59,4 @@ pub use device::{
 #[cfg(feature = "std")]
 pub use memory::{Memory, Region, RemoteRegion};
 #[cfg(feature = "std")]
-pub use work::{Completion, CompletionStatus, Operation, Payload, WorkCompletion, WorkRequest};
+pub use work::{Completion, CompletionStatus, InPlace, Operation, Payload, WorkCompletion, WorkRequest};

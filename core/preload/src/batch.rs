@@ -4,9 +4,9 @@
 //! by itself after a short time (see
 //! [`CompletionEvents::arm_moderated`](netacc_device::CompletionEvents::arm_moderated)).
 
-use std::cell::Cell;
-
 use netacc_driver::Endpoint;
+
+use crate::os::thread_variable::thread_variable;
 
 /// Number of answers after which deferred wake-ups are sent although more answers are expected, so that the peer
 /// works at the same time. Arbitrary: makes the cost of a wake-up small against that of the answers.
@@ -14,11 +14,12 @@ const MOST: u32 = 32;
 
 /// The calls of a thread since it was last given events.
 #[derive(Clone, Copy, Default)]
+#[repr(C)]
 struct Batch {
-    /// It was given several.
-    several: bool,
     reads: u32,
     writes: u32,
+    /// It was given several.
+    several: bool,
     /// The device is deferring wake-ups.
     defers: bool,
 }
@@ -31,42 +32,58 @@ impl Batch {
     }
 }
 
-thread_local! {
-    static BATCH: Cell<Batch> = const { Cell::new(Batch { several: false, reads: 0, writes: 0, defers: false }) };
+/// Runs `change` with the thread's variable of `calls.c`, which begins as zeros.
+#[inline]
+fn with<T>(change: impl FnOnce(&mut Batch) -> T) -> T {
+    let batch: *mut Batch = thread_variable!("netacc_batch");
+    // SAFETY: of this thread, and a change here makes no other.
+    change(unsafe { &mut *batch })
 }
 
 /// The thread was given so many events.
 pub(crate) fn begin(events: usize) {
-    let _ = BATCH.try_with(|b| b.set(Batch { several: events > 1, ..Batch::default() }));
+    with(|batch| *batch = Batch { several: events > 1, ..Batch::default() });
 }
 
 /// The thread has read something.
 #[inline]
 pub(crate) fn count_read() {
-    let _ = BATCH.try_with(|b| b.set(Batch { reads: b.get().reads.wrapping_add(1), ..b.get() }));
+    with(|batch| batch.reads = batch.reads.wrapping_add(1));
 }
 
 /// The thread is about to write something.
 #[inline]
 pub(crate) fn count_write(endpoint: &Endpoint) {
-    let _ = BATCH.try_with(|b| {
-        let mut batch = b.get();
+    let (several, defers) = with(|batch| (batch.several, batch.defers));
+    if several || defers {
+        return choose(endpoint);
+    }
+    with(|batch| batch.writes = batch.writes.wrapping_add(1));
+}
+
+/// Counts a write, and defers wake-ups, or sends those that were deferred.
+#[inline(never)]
+fn choose(endpoint: &Endpoint) {
+    let (defer, before) = with(|batch| {
         let defer = batch.count_write();
-        if defer != batch.defers {
-            if defer {
-                endpoint.device().defer_wakes();
-            } else {
-                endpoint.device().release_wakes();
-            }
-            batch.defers = defer;
-        }
-        b.set(batch);
+        (defer, std::mem::replace(&mut batch.defers, defer))
     });
+    match (before, defer) {
+        (false, true) => endpoint.device().defer_wakes(),
+        (true, false) => endpoint.device().release_wakes(),
+        _ => {}
+    }
+}
+
+/// The write that was counted last was not made, and will be counted again.
+#[cold]
+pub(crate) fn take_back_write() {
+    with(|batch| batch.writes = batch.writes.wrapping_sub(1));
 }
 
 /// The thread is about to wait, or does something else.
 pub(crate) fn end(endpoint: &Endpoint) {
-    if BATCH.try_with(Cell::take).is_ok_and(|batch| batch.defers) {
+    if with(std::mem::take).defers {
         endpoint.device().release_wakes();
     }
 }

@@ -118,7 +118,7 @@ macro_rules! stream_or {
             if $crate::table::is_ours($fd) {
                 let _busy = $crate::os::deferral::Busy::enter();
                 let guard = $crate::table::find($fd);
-                let found = guard.as_deref().and_then(Option::as_ref).map(|entry| (entry, &**entry));
+                let found = guard.as_deref().map(|entry| (entry, &**entry));
                 if let Some((entry, $crate::table::Entry::Stream(sock))) = found {
                     $crate::hooks::cancellation_point();
                     let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
@@ -134,7 +134,7 @@ macro_rules! stream_or {
             if $crate::table::is_ours($fd) {
                 let _busy = $crate::os::deferral::Busy::enter();
                 let guard = $crate::table::find($fd);
-                match guard.as_deref().and_then(Option::as_ref).map(|entry| (entry, &**entry)) {
+                match guard.as_deref().map(|entry| (entry, &**entry)) {
                     Some((entry, $crate::table::Entry::Stream(sock))) => {
                         $crate::hooks::cancellation_point();
                         let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
@@ -162,7 +162,7 @@ macro_rules! entry_or {
             if $crate::table::is_ours($fd) {
                 let _busy = $crate::os::deferral::Busy::enter();
                 let guard = $crate::table::find($fd);
-                if let Some($entry) = guard.as_deref().and_then(Option::as_ref) {
+                if let Some($entry) = guard.as_deref() {
                     let result = $ours;
                     break 'call result;
                 }

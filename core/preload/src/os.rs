@@ -5,6 +5,7 @@
 //! * [`own`], [`lingering`]: descriptors that the library keeps for itself.
 //! * [`access`]: memory of the program that may be unmapped. [`actions`]: the program's actions on signals, two of which report
 //!   such memory; [`deferral`], [`asleep`]: signals that wait for the end of a call.
+//! * [`place`]: values that threads read while others replace them.
 //! * [`poll`]: polls descriptors, whatever the resource limits are.
 //! * [`confinement`]: whether the process may make system calls of the library's. [`uses`]: uses of descriptors that
 //!   may be given back.
@@ -12,6 +13,7 @@
 //!   [`per_process`]: values that a forked child has of its own.
 //! * [`futex`]: sleeping on a word. [`work`]: the work of the library's threads, which a fork waits for.
 //! * [`aio`], [`liburing`]: structures of other libraries. [`environment`]: the entries of `netacc_run`.
+//! * [`thread_variable`]: variables of a thread in C.
 //! * `unwind`: the unwinder, which is loaded late. `lookup`: functions by name, where `dlsym` may not be called.
 
 pub mod access;
@@ -33,11 +35,13 @@ pub(crate) mod log;
 mod lookup;
 pub mod own;
 pub(crate) mod per_process;
+pub mod place;
 pub mod poll;
 pub mod real;
 pub mod signals;
 pub mod sockopt;
 pub(crate) mod sync;
+pub(crate) mod thread_variable;
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod unwind;
 pub mod uses;

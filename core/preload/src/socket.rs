@@ -513,7 +513,8 @@ impl Listener {
     }
 }
 
-/// A descriptor of ours.
+/// A descriptor of ours. With a tag of its own, which each call checks: the compiler would encode it in a field.
+#[repr(u8)]
 #[expect(
     clippy::large_enum_variant,
     reason = "each is in an Arc of its own, and nearly all that are many are connections"

@@ -6,10 +6,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use arc_swap::{ArcSwapOption, Guard};
-
 use crate::os::actions;
 use crate::os::limits::MAX_FDS;
+use crate::os::place::{Place, Reading};
 pub use crate::socket::Entry;
 use crate::vfork;
 
@@ -20,7 +19,7 @@ pub const NO_FD: u32 = u32::MAX;
 /// would be 8 MiB of `RLIMIT_DATA`.
 const CHUNK: usize = 1024;
 
-type Chunk = [ArcSwapOption<Entry>; CHUNK];
+type Chunk = [Place<Entry>; CHUNK];
 
 /// Not `OnceLock`: a thread that makes a chunk while another one forks would hold it for ever in the child.
 static TABLE: [AtomicPtr<Chunk>; MAX_FDS / CHUNK] = [const { AtomicPtr::new(null_mut()) }; MAX_FDS / CHUNK];
@@ -37,7 +36,7 @@ pub fn is_ours(fd: c_int) -> bool {
 
 /// The slot of a descriptor, if its chunk has been made.
 #[inline]
-fn slot(fd: c_int) -> Option<&'static ArcSwapOption<Entry>> {
+fn slot(fd: c_int) -> Option<&'static Place<Entry>> {
     let fd = fd as usize;
     // SAFETY: null, or a chunk that is never freed.
     let chunk = unsafe { TABLE.get(fd / CHUNK)?.load(Ordering::Acquire).as_ref()? };
@@ -53,10 +52,10 @@ pub fn end() -> c_int {
 }
 
 /// The slot of a descriptor. Makes its chunk if there is none yet; `None` beyond [`MAX_FDS`].
-fn slot_or_new(fd: c_int) -> Option<&'static ArcSwapOption<Entry>> {
+fn slot_or_new(fd: c_int) -> Option<&'static Place<Entry>> {
     let place = TABLE.get(fd as usize / CHUNK)?;
     if place.load(Ordering::Acquire).is_null() {
-        let new = Box::into_raw(Box::new([const { ArcSwapOption::const_empty() }; CHUNK]));
+        let new = Box::into_raw(Box::new([const { Place::empty() }; CHUNK]));
         if place.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: just made, and not published.
             drop(unsafe { Box::from_raw(new) });
@@ -65,9 +64,9 @@ fn slot_or_new(fd: c_int) -> Option<&'static ArcSwapOption<Entry>> {
     slot(fd)
 }
 
-/// The entry of `fd`, if it is ours. The guard keeps it alive; clone the Arc before blocking.
+/// The entry of `fd`, if it is ours. The reading keeps it alive; clone the Arc before blocking.
 #[inline]
-pub fn get(fd: c_int) -> Option<Guard<Option<Arc<Entry>>>> {
+pub fn get(fd: c_int) -> Option<Reading<Entry>> {
     if is_ours(fd) {
         find(fd)
     } else {
@@ -77,12 +76,11 @@ pub fn get(fd: c_int) -> Option<Guard<Option<Arc<Entry>>>> {
 
 /// As [`get`], of a descriptor for which [`is_ours`] was true.
 #[inline]
-pub fn find(fd: c_int) -> Option<Guard<Option<Arc<Entry>>>> {
+pub fn find(fd: c_int) -> Option<Reading<Entry>> {
     if vfork::has_changed(fd) {
         return None;
     }
-    let guard = slot(fd)?.load();
-    guard.is_some().then_some(guard)
+    slot(fd)?.read()
 }
 
 /// The entry of `fd` as an owned reference.
@@ -90,7 +88,7 @@ pub fn get_full(fd: c_int) -> Option<Arc<Entry>> {
     if !is_ours(fd) || vfork::has_changed(fd) {
         return None;
     }
-    slot(fd)?.load_full()
+    slot(fd)?.read().map(|entry| entry.clone())
 }
 
 /// Inserts an entry; returns the old one. A child that shares this table, but not the descriptors, only records that

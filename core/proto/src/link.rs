@@ -244,6 +244,11 @@ impl Link {
         self.config.max_streams.min(self.peer.map_or(1, |p| p.max_streams))
     }
 
+    /// Receives that this side keeps posted.
+    pub fn receive_depth(&self) -> u32 {
+        self.config.receive_depth
+    }
+
     /// Streams on the link, closing ones included.
     pub fn streams(&self) -> u16 {
         self.used

@@ -95,6 +95,18 @@ impl TxRing {
         Span { offset, len }
     }
 
+    /// As [`claim`](TxRing::claim), of exactly `len` bytes, so that a quarter of the ring stays free. Returns the offset of
+    /// the span; `None`: there is no such room in one piece.
+    #[inline(always)]
+    pub fn claim_whole(&mut self, len: u32) -> Option<u32> {
+        let free = self.free();
+        if free < len.saturating_add(self.len / 4) {
+            return None;
+        }
+        let span = self.claim(len);
+        (span.len == len).then_some(span.offset)
+    }
+
     /// `len` bytes of the claimed span are filled and go out as one message. Returns whether it carries REWIND.
     #[inline]
     pub fn commit(&mut self, len: u32) -> bool {

@@ -273,6 +273,7 @@ impl Stream {
     }
 
     /// Our slot on the link.
+    #[inline]
     pub fn slot(&self) -> u16 {
         self.link.ours.number
     }
@@ -381,6 +382,7 @@ impl Stream {
     }
 
     /// Length of the outgoing ring; 0 if there is none.
+    #[inline]
     pub fn tx_ring_len(&self) -> u32 {
         self.tx.ring.as_ref().map_or(0, TxRing::len)
     }
@@ -397,8 +399,15 @@ impl Stream {
     }
 
     /// The failure, if any.
+    #[inline]
     pub fn failure(&self) -> Option<Failure> {
         self.failed.map(|failed| failed.cause.into())
+    }
+
+    /// Whether it has failed.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_some()
     }
 
     /// Takes the next message to send on the link.
@@ -429,6 +438,7 @@ impl Stream {
         !self.controls.is_empty()
     }
 
+    #[cold]
     fn violate(&mut self, what: &'static str) {
         //= spec §1.4
         //# A violation costs the stream: the detecting side aborts it and counts the event.

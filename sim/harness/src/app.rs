@@ -54,11 +54,7 @@ impl MemorySocket for &Descriptor {
 /// The bytes on the link of a stream on which nothing else is to be done; how many.
 fn receive_direct(endpoint: &Endpoint, cell: &Arc<StreamCell>, room: &mut [u8]) -> Option<usize> {
     // The application reads until nothing is left, so it need not be told of what it reads here.
-    endpoint.receive_direct(cell, false, |stream| {
-        let n = stream.peek_slice(room, 0);
-        stream.consume_link(n);
-        (n > 0).then_some(n)
-    })
+    endpoint.receive_slice_direct(cell, false, room)
 }
 
 /// How a call ends with this error.

@@ -51,6 +51,11 @@ macro_rules! forward {
             $to!(self, poll_qp(qp, out))
         }
     };
+    (@poll_one $to:ident) => {
+        fn poll_one(&self, qp: $crate::QueuePairId) -> Option<$crate::WorkCompletion> {
+            $to!(self, poll_one(qp))
+        }
+    };
     (@rebind $to:ident) => {
         fn rebind(&self, qp: $crate::QueuePairId, cq: $crate::CompletionQueueId) -> Result<(), $crate::DeviceError> {
             $to!(self, rebind(qp, cq))
@@ -87,6 +92,16 @@ macro_rules! forward {
             wrs: &[$crate::WorkRequest<'_>],
         ) -> Result<usize, $crate::PostError> {
             $to!(self, post_send(qp, wrs))
+        }
+    };
+    (@post_in_place $to:ident) => {
+        fn post_in_place(
+            &self,
+            qp: $crate::QueuePairId,
+            seen: Option<u32>,
+            message: &$crate::InPlace,
+        ) -> Result<bool, $crate::PostError> {
+            $to!(self, post_in_place(qp, seen, message))
         }
     };
     (@fail_qp $to:ident) => {

@@ -5,7 +5,7 @@
 //! * the stream is [steady](LockedStream::is_steady), before the message and after it;
 //! * a message that is sent is one contiguous span, for which there is credit, and the stream stays writable;
 //! * before a message is sent, everything that has come on the link is handled;
-//! * a message that is received is of the stream's data, as are all that have come on the link, and they are few;
+//! * a message that is received is of the stream's data, as are those that came before it, and they are few;
 //! * a message that arrives is announced to the watchers of the stream, if the caller knows of any. A thread that begins to
 //!   watch it later may find the message gone, as if it had been read before;
 //! * no other thread polls the link: its `rx` is not waited for.
@@ -18,13 +18,32 @@ use std::sync::Arc;
 
 use netacc_device::{Completion, CompletionStatus, WorkCompletion};
 use netacc_proto::{Immediate, MessageKind};
+use parking_lot::MutexGuard;
 
-use super::incoming::EMPTY;
 use super::Endpoint;
-use crate::{LockedStream, StreamCell};
+use crate::link::LinkRx;
+use crate::{LinkCell, LockedStream, Readiness, StreamCell};
 
 /// Messages that go the direct way at a time. Arbitrary: with more of them, it is no shorter than the other.
-const FEW: usize = 4;
+const FEW: u32 = 4;
+
+/// Where the messages end that were taken from a link.
+enum Taken {
+    /// So many are the stream's. No other is needed now, or none is there.
+    Messages(u32),
+    /// So many are, and then this completion came. The link is to be polled.
+    Other(u32, WorkCompletion),
+    /// So many are, and there may be many others. The link is to be polled.
+    Many(u32),
+}
+
+impl Taken {
+    /// Whether the stream has what it needs, or all that is there.
+    #[inline]
+    fn is_over(&self) -> bool {
+        matches!(self, Taken::Messages(_))
+    }
+}
 
 impl Endpoint {
     /// Sends a message of `len` bytes. `false`: nothing was sent, and the call is to be made as ever.
@@ -32,11 +51,12 @@ impl Endpoint {
     /// # Safety
     /// `src..src + len` is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
-    #[inline]
+    #[inline(never)]
     pub unsafe fn send_direct(&self, cell: &Arc<StreamCell>, src: *const u8, len: u32) -> bool {
         let mut guard = cell.lock(self);
+        let ready = guard.is_known_steady() && cell.readiness().contains(Readiness::WRITABLE);
         // SAFETY: passed on to the caller.
-        guard.is_steady() && !guard.has_news() && guard.move_bytes(|stream| unsafe { stream.send_message(src, len) })
+        ready && unsafe { guard.send_message(src, len) }
     }
 
     /// [`send_direct`](Endpoint::send_direct) from a slice.
@@ -47,79 +67,106 @@ impl Endpoint {
         u32::try_from(src.len()).is_ok_and(|len| len > 0 && unsafe { self.send_direct(cell, src.as_ptr(), len) })
     }
 
-    /// Runs `take` with the stream locked if it is steady and has bytes. If it has none and is not `watched`, takes
-    /// messages from its link first. `None`: `take` has taken nothing, and the call is to be made as ever.
-    #[inline]
-    pub fn receive_direct<R>(
+    /// Receives up to `len` bytes of a steady stream. If none are there and it is not `watched`, takes messages from its link
+    /// first, until there are `len` bytes. `is_writable` is asked once, for the bytes that are to be written. `None`: nothing
+    /// is received, and the call is to be made as ever.
+    ///
+    /// # Safety
+    /// As much of `dst..dst + len` is writable as `is_writable` says.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline(never)]
+    pub unsafe fn receive_direct(
         &self,
         cell: &Arc<StreamCell>,
         watched: bool,
-        take: impl FnOnce(&mut LockedStream<'_>) -> Option<R>,
-    ) -> Option<R> {
+        (dst, len): (*mut u8, usize),
+        is_writable: impl FnOnce(usize) -> bool,
+    ) -> Option<usize> {
         let mut guard = cell.lock(self);
-        if !guard.is_steady() {
+        if !guard.is_known_steady() {
             return None;
         }
         if guard.proto().available() > 0 {
-            return guard.move_bytes(take);
+            // SAFETY: passed on to the caller.
+            return guard.move_bytes(|stream| unsafe { stream.receive(dst, len, is_writable) });
         }
         if watched {
             return None;
         }
-        let (link, slot) = (guard.link()?.clone(), guard.proto().slot());
-        drop(guard);
+        let link = guard.link()?.clone();
         if !link.caps.peer_memory {
             // Completions have no numbers there: see `qp_sequence`.
             return None;
         }
+        // A thread that has this locked may wait for the stream.
         let rx = link.rx.try_lock()?;
-        let mut taken = [EMPTY; FEW];
-        let count = self.device().poll_qp(link.qp(), &mut taken);
-        if count == 0 {
+        let slot = guard.proto().slot();
+        if !rx.slots.get(usize::from(slot)).and_then(Option::as_ref).is_some_and(|at| Arc::ptr_eq(at, cell)) {
             return None;
         }
-        let is_here = rx.slots.get(usize::from(slot)).and_then(Option::as_ref).is_some_and(|at| Arc::ptr_eq(at, cell));
-        let Some(messages) = (count < FEW && is_here).then(|| messages_for(slot, &taken[..count])).flatten() else {
-            self.poll_locked(&link, rx, &taken[..count]);
+        let completion = self.device().poll_one(link.qp())?;
+        let Some((data_len, rewind)) = data_for(slot, &completion) else {
+            drop(guard);
+            self.poll_locked(&link, rx, &[completion]);
             return None;
         };
-        let mut guard = cell.lock(self);
-        let receive = |stream: &mut LockedStream<'_>| {
-            let was_steady = stream.is_steady();
-            for Message { len, rewind } in &messages[..count] {
-                stream.handle_data(*len, *rewind);
+        let mut taken = Taken::Messages(1);
+        let result = guard.move_bytes(|stream| {
+            stream.handle_steady_data(data_len, rewind);
+            if (stream.proto().available() as usize) < len {
+                taken = self.take_more(&link, stream, slot, len);
             }
-            let result = if was_steady && stream.is_steady() { take(stream) } else { None };
+            // SAFETY: passed on to the caller.
+            let result = if taken.is_over() { unsafe { stream.receive(dst, len, is_writable) } } else { None };
             // Whoever reads next, or waits meanwhile, has not seen them come.
-            stream.arrived |= stream.proto().available() > 0 || !stream.is_steady();
+            stream.arrived |= stream.proto().available() > 0;
             result
-        };
-        let result = guard.move_bytes(receive);
+        });
         drop(guard);
-        self.return_messages(&link, count as u32);
-        link.count_seen(count as u32);
+        self.after_messages(&link, rx, taken);
         result
     }
-}
 
-/// A DATA message.
-#[derive(Clone, Copy, Default)]
-struct Message {
-    len: u32,
-    rewind: bool,
-}
-
-/// The messages for the stream in the slot; `None` if there is any other completion.
-#[inline]
-fn messages_for(slot: u16, completions: &[WorkCompletion]) -> Option<[Message; FEW]> {
-    let mut messages = [Message::default(); FEW];
-    for (message, wc) in messages.iter_mut().zip(completions) {
-        let Completion::Receive { imm, len } = wc.completion else { return None };
-        let imm = Immediate::decode(imm).ok()?;
-        if wc.status != CompletionStatus::Success || imm.kind != MessageKind::Data || imm.slot != slot {
-            return None;
-        }
-        *message = Message { len, rewind: imm.rewind };
+    /// [`receive_direct`](Endpoint::receive_direct) into a slice.
+    #[expect(unsafe_code, reason = "calls the raw form")]
+    pub fn receive_slice_direct(&self, cell: &Arc<StreamCell>, watched: bool, dst: &mut [u8]) -> Option<usize> {
+        // SAFETY: the slice is writable.
+        unsafe { self.receive_direct(cell, watched, (dst.as_mut_ptr(), dst.len()), |_| true) }
     }
-    Some(messages)
+
+    /// The messages that were taken from a link are handled, all but the last one, if it was another.
+    #[inline(always)]
+    fn after_messages(&self, link: &Arc<LinkCell>, mut rx: MutexGuard<'_, LinkRx<StreamCell>>, taken: Taken) {
+        let (Taken::Messages(count) | Taken::Many(count) | Taken::Other(count, _)) = taken;
+        self.return_later(link, &mut rx, count);
+        link.count_seen(count);
+        match taken {
+            Taken::Messages(_) => {}
+            Taken::Many(_) => self.poll_locked(link, rx, &[]),
+            Taken::Other(_, completion) => self.poll_locked(link, rx, &[completion]),
+        }
+    }
+
+    /// Hands a stream the messages of its link that come after the first one, until it has `room` bytes.
+    #[inline(never)]
+    fn take_more(&self, link: &LinkCell, stream: &mut LockedStream<'_>, slot: u16, room: usize) -> Taken {
+        for count in 1..FEW {
+            let Some(completion) = self.device().poll_one(link.qp()) else { return Taken::Messages(count) };
+            let Some((len, rewind)) = data_for(slot, &completion) else { return Taken::Other(count, completion) };
+            stream.handle_data(len, rewind);
+            if stream.proto().available() as usize >= room {
+                return Taken::Messages(count + 1);
+            }
+        }
+        Taken::Many(FEW)
+    }
+}
+
+/// The length of a DATA message for the stream in the slot, and whether it rewinds; `None` for any other completion.
+#[inline(always)]
+fn data_for(slot: u16, completion: &WorkCompletion) -> Option<(u32, bool)> {
+    let Completion::Receive { imm, len } = completion.completion else { return None };
+    let imm = Immediate::decode(imm).ok()?;
+    let is_its = completion.status == CompletionStatus::Success && imm.kind == MessageKind::Data && imm.slot == slot;
+    is_its.then_some((len, imm.rewind))
 }

@@ -154,7 +154,7 @@ impl Endpoint {
             }
         }
         if messages > 0 && drained.goes_on() {
-            self.return_messages(link, messages);
+            self.return_messages(link, messages + std::mem::take(&mut rx.kept));
         }
     }
 
@@ -183,8 +183,16 @@ impl Endpoint {
         state
     }
 
-    /// Posts receives again and sends the credit to the peer.
+    /// A message was taken alone. Its receive is posted again together with those of other messages.
     #[inline]
+    pub(super) fn return_later(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, messages: u32) {
+        rx.kept += messages;
+        if rx.kept >= link.returned_at {
+            self.return_messages(link, std::mem::take(&mut rx.kept));
+        }
+    }
+
+    /// Posts receives again and sends the credit to the peer.
     pub(crate) fn return_messages(&self, link: &Arc<LinkCell>, messages: u32) {
         let device = self.device();
         let mut tx = link.tx.lock();

@@ -59,6 +59,8 @@ pub struct LinkOf<S> {
     pub(crate) peer: PeerAddress,
     /// The device's capabilities for this queue pair.
     pub(crate) caps: Capabilities,
+    /// So many messages that were taken one at a time are returned to the peer together.
+    pub(crate) returned_at: u32,
     /// This side connected the link, so it sends first.
     pub(crate) connector: bool,
     pub(crate) cq: AtomicU32,
@@ -92,6 +94,8 @@ pub(crate) struct LinkRx<S> {
     pub(crate) controls: u64,
     /// Streams whose anchors have shown, while the link was polled, events that count after another poll.
     pub(crate) checks: Vec<Arc<S>>,
+    /// Messages that were taken one at a time, and whose receives are not posted again yet.
+    pub(crate) kept: u32,
     /// Space for completions, reused between polls of the link.
     pub(crate) completions: Vec<WorkCompletion>,
 }
@@ -107,10 +111,13 @@ impl<S> LinkOf<S> {
         FirstRegions { local, remote }: FirstRegions,
     ) -> LinkOf<S> {
         let caps = device.capabilities_of(qp);
+        // A peer that runs out of credit requests it, and then gets all. Where silence is probed for, each message counts.
+        let returned_at = if caps.notices_silence { proto.receive_depth() / 8 } else { 1 };
         let tx = LinkTx::new(device, proto, qp, &caps, local.clone(), remote);
         LinkOf {
             qp,
             peer,
+            returned_at,
             connector,
             cq: AtomicU32::new(cq.0),
             life: AtomicU8::new(LinkLife::Alive as u8),
@@ -120,7 +127,13 @@ impl<S> LinkOf<S> {
             seen: AtomicU32::new(0),
             local,
             spare: Mutex::default(),
-            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, checks: Vec::new(), completions: Vec::new() }),
+            rx: Mutex::new(LinkRx {
+                slots: Vec::new(),
+                controls: 0,
+                checks: Vec::new(),
+                kept: 0,
+                completions: Vec::new(),
+            }),
             tx: Mutex::new(tx),
             caps,
         }
@@ -130,7 +143,13 @@ impl<S> LinkOf<S> {
     /// because another thread is draining it.
     #[inline]
     pub(crate) fn has_news(&self, device: &dyn Device) -> bool {
-        device.qp_sequence(self.qp) != self.seen.load(Ordering::Acquire)
+        device.qp_sequence(self.qp) != self.seen()
+    }
+
+    /// The queue pair's sequence number at which everything is handled.
+    #[inline]
+    pub(crate) fn seen(&self) -> u32 {
+        self.seen.load(Ordering::Acquire)
     }
 
     /// After draining: everything that had come at this sequence number is handled.

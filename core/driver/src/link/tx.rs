@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use netacc_device::{
-    Capabilities, Device, Instant, Memory, Operation, Payload, PostError, QueuePairId, Region, RemoteRegion,
+    Capabilities, Device, InPlace, Instant, Memory, Operation, Payload, PostError, QueuePairId, Region, RemoteRegion,
     WorkRequest, WorkRequestId,
 };
 use netacc_proto::{
@@ -147,11 +147,16 @@ impl LinkTx {
         requested
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_credit(&mut self, control: bool) -> Result<(), PostError> {
         if self.proto.take_credit(control) {
             return Ok(());
         }
+        self.take_fresh_credit(control)
+    }
+
+    #[inline(never)]
+    fn take_fresh_credit(&mut self, control: bool) -> Result<(), PostError> {
         if !self.refresh_credit() {
             return Err(PostError::Dead);
         }
@@ -328,25 +333,59 @@ impl LinkTx {
         self.owed.give = posted == Err(PostError::QueueFull);
     }
 
-    /// Posts a DATA message whose bytes lie in the window, or in `staging` at the same offset.
-    #[inline]
+    /// Posts a DATA message whose bytes lie in the window, or in the copy at the same offset. `Ok(false)`: it is not posted,
+    /// because the device's sequence is not `unless_beyond` any more.
+    #[inline(always)]
     pub(crate) fn data(
         &mut self,
         device: &dyn Device,
-        ring: &RingDescriptor,
-        staging: Option<&Region>,
+        (ring, staging): (&RingDescriptor, Option<&Region>),
         span: Span,
         imm: Immediate,
-    ) -> Result<(), PostError> {
-        let Span { offset, len } = span;
+        unless_beyond: Option<u32>,
+    ) -> Result<bool, PostError> {
+        if self.signals.needed || staging.is_some() {
+            return self.data_by_request(device, (ring, staging), span, imm, unless_beyond);
+        }
         self.take_credit(false)?;
+        let offset = ring.base + CREDIT_BLOCK_LEN as u64 + u64::from(span.offset);
+        let message = InPlace { rkey: ring.rkey, offset, len: span.len, imm: imm.encode() };
+        match device.post_in_place(self.qp, unless_beyond, &message) {
+            Ok(true) => Ok(true),
+            refused => self.take_back(refused),
+        }
+    }
+
+    /// A message was not posted, for which credit was taken.
+    #[cold]
+    fn take_back(&mut self, refused: Result<bool, PostError>) -> Result<bool, PostError> {
+        self.signals.full |= refused == Err(PostError::QueueFull);
+        self.proto.return_credit();
+        refused
+    }
+
+    /// [`data`](LinkTx::data) where it takes a work request.
+    #[inline(never)]
+    fn data_by_request(
+        &mut self,
+        device: &dyn Device,
+        (ring, staging): (&RingDescriptor, Option<&Region>),
+        span: Span,
+        imm: Immediate,
+        unless_beyond: Option<u32>,
+    ) -> Result<bool, PostError> {
+        if unless_beyond.is_some_and(|seen| device.qp_sequence(self.qp) != seen) {
+            return Ok(false);
+        }
+        self.take_credit(false)?;
+        let Span { offset, len } = span;
         let at = CREDIT_BLOCK_LEN + offset as usize;
         let payload = match staging {
             Some(region) => Payload::Region { region, offset: at, len },
             None => Payload::InPlace { len },
         };
         let operation = Operation::Write { rkey: ring.rkey, offset: ring.base + at as u64, imm: Some(imm.encode()) };
-        self.post(device, operation, payload).inspect_err(|_| self.proto.return_credit())
+        self.post(device, operation, payload).map(|()| true).inspect_err(|_| self.proto.return_credit())
     }
 
     /// Writes a credit word of a stream of the peer, without consuming a receive.

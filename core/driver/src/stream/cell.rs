@@ -261,6 +261,7 @@ impl StreamCell {
     }
 
     /// SO_RCVLOWAT.
+    #[inline]
     pub fn low_water(&self) -> u32 {
         self.low_water.load(Ordering::Relaxed)
     }

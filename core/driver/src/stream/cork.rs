@@ -188,8 +188,8 @@ impl LockedStream<'_> {
         if tx.watch.resting {
             self.endpoint.resume_watch(&mut tx);
         }
-        match tx.data(self.endpoint.device(), &out.ring, out.staging.as_ref(), corked.span, imm) {
-            Ok(()) => {
+        match tx.data(self.endpoint.device(), (&out.ring, out.staging.as_ref()), corked.span, imm, None) {
+            Ok(_) => {
                 self.endpoint.mark(self.cell, &inner.proto, Mark::Posted, 0);
                 inner.counters.tx_msgs_link += 1;
                 inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);

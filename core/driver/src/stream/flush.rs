@@ -26,20 +26,20 @@ impl LockedStream<'_> {
             self.track_corked();
         }
         self.publish();
+        self.inner.reported.steady = self.is_steady();
     }
 
-    /// After bytes of a steady stream were moved: whether there is nothing to flush. Moving bytes can fail the stream,
-    /// request or give credit, and change readiness. The stream is as it is published if it has nothing to read, and
-    /// can be written to.
-    #[inline]
+    /// After bytes of a steady stream were received: whether there is nothing to flush. That can fail the stream, give
+    /// credit, and change whether it is readable. The stream is as it is published if it has nothing to read and could be
+    /// written to before.
+    #[inline(always)]
     pub(crate) fn is_quiet(&self) -> bool {
         let proto = &self.inner.proto;
         let published = self.cell.readiness().difference(Readiness::NOTICE);
         !self.arrived
             && !proto.has_control()
-            && proto.failure().is_none()
+            && !proto.has_failed()
             && proto.available() == 0
-            && proto.link_writable()
             && published == Readiness::WRITABLE
     }
 

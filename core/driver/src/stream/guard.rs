@@ -90,15 +90,39 @@ impl<'a> StreamGuard<'a> {
         result
     }
 
-    /// As [`change`](StreamGuard::change), of a stream that [is steady](LockedStream::is_steady), where the change moves
-    /// bytes and does nothing else: mostly there is nothing to flush then, which is quickly found out.
+    /// Whether the stream [is steady](LockedStream::is_steady), as found after its last change.
     #[inline]
+    pub(crate) fn is_known_steady(&self) -> bool {
+        let known = self.stream.inner.reported.steady;
+        debug_assert!(!known || self.stream.is_steady(), "the stream was changed without a flush");
+        known
+    }
+
+    /// As [`change`](StreamGuard::change), of a stream that [is steady](LockedStream::is_steady), where the change receives
+    /// bytes and does nothing else: mostly there is nothing to flush then, which is quickly found out.
+    #[inline(always)]
     pub(crate) fn move_bytes<R>(&mut self, change: impl FnOnce(&mut LockedStream<'a>) -> R) -> R {
         let result = change(&mut self.stream);
         if !self.stream.is_quiet() {
             self.stream.flush();
         }
         result
+    }
+
+    /// Sends a [message](LockedStream::send_message) of a stream that [is steady](LockedStream::is_steady) and is published as
+    /// writable, which it stays. So there is nothing to flush, unless the peer has broken the protocol.
+    ///
+    /// # Safety
+    /// `src..src + len` is readable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline(always)]
+    pub(crate) unsafe fn send_message(&mut self, src: *const u8, len: u32) -> bool {
+        // SAFETY: passed on to the caller.
+        let sent = unsafe { self.stream.send_message(src, len) };
+        if self.stream.inner.proto.has_failed() {
+            self.stream.flush();
+        }
+        sent
     }
 }
 

@@ -146,6 +146,9 @@ pub(crate) struct Reported {
     pub(crate) linked: bool,
     /// Its peer has broken the protocol.
     pub(crate) violation: bool,
+    /// The stream was [steady](crate::LockedStream::is_steady) after its last change. Messages that move in one step do not
+    /// change that.
+    pub(crate) steady: bool,
 }
 
 /// A stream's anchor, in this process's view.

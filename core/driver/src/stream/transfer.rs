@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use netacc_device::PostError;
-use netacc_proto::{Immediate, MessageKind, RxSource, TxSink, CREDIT_BLOCK_LEN};
+use netacc_proto::{Credit, Immediate, MessageKind, Span, TxSink, CREDIT_BLOCK_LEN};
 
 use super::cell::Attachment;
 use super::corked::{Corked, MAX_UNANSWERED};
@@ -71,8 +71,8 @@ impl LockedStream<'_> {
             if tx.watch.resting {
                 self.endpoint.resume_watch(&mut tx);
             }
-            match tx.data(device, &out.ring, out.staging.as_ref(), span, imm) {
-                Ok(()) => {
+            match tx.data(device, (&out.ring, out.staging.as_ref()), span, imm, None) {
+                Ok(_) => {
                     self.endpoint.mark(self.cell, &inner.proto, Mark::Posted, 0);
                     inner.counters.tx_bytes_link += u64::from(span.len);
                     inner.counters.tx_msgs_link += 1;
@@ -101,37 +101,39 @@ impl LockedStream<'_> {
         self.sent(done)
     }
 
-    /// Sends `len` bytes as one message, if there is room for it and the stream stays writable. `false`: nothing is sent,
-    /// and [`send_link`](LockedStream::send_link) decides. The stream is steady.
+    /// Sends `len` bytes as one message, if there is room for it, the stream stays writable, and no message of the link is
+    /// to be handled first. `false`: nothing is sent, and [`send_link`](LockedStream::send_link) decides. The stream is
+    /// steady.
     ///
     /// # Safety
     /// `src..src + len` is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn send_message(&mut self, src: *const u8, len: u32) -> bool {
         let inner = &mut *self.inner;
         let Some(Attachment { link, region, outgoing: Some(out), .. }) = &inner.attached else { return false };
         let (Some(word), Some(slot)) = (region.memory.word(0), inner.proto.peer_slot()) else { return false };
-        inner.proto.handle_consumed(word.load(Ordering::Acquire));
-        let reserve = inner.proto.tx_ring_len() / 4;
-        if len > inner.sending.message_len || inner.proto.free() < len.saturating_add(reserve) {
+        if len > inner.sending.message_len {
+            return false;
+        }
+        let Some(offset) = inner.proto.claim_whole(word.load(Ordering::Acquire), len) else { return false };
+        let (span, at) = (Span { offset, len }, CREDIT_BLOCK_LEN + offset as usize);
+        // SAFETY: the caller's promise.
+        if !unsafe { out.memory.write_from(at, src, len as usize) } {
             return false;
         }
         // A message that would have to wait for others, or wake a link that rests, takes the long way.
         let waits = inner.sending.unanswered >= MAX_UNANSWERED;
-        let span = inner.proto.claim(len);
-        let at = CREDIT_BLOCK_LEN + span.offset as usize;
-        // SAFETY: the caller's promise.
-        if span.len < len || !unsafe { out.memory.write_from(at, src, len as usize) } {
-            return false;
-        }
         let mut tx = link.tx.lock();
         if waits && tx.awaits_completion() || tx.watch.resting {
             return false;
         }
         let rewind = inner.proto.commit(len);
         let imm = Immediate { kind: MessageKind::Data, rewind, slot };
-        if tx.data(self.endpoint.device(), &out.ring, out.staging.as_ref(), span, imm).is_err() {
+        // Everything that has come on the link is handled first.
+        let seen = Some(link.seen());
+        let posted = tx.data(self.endpoint.device(), (&out.ring, out.staging.as_ref()), span, imm, seen);
+        if posted != Ok(true) {
             inner.proto.uncommit(len, rewind);
             return false;
         }
@@ -193,17 +195,13 @@ impl LockedStream<'_> {
     /// # Safety
     /// `dst..dst + len` is writable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
-    #[inline]
     pub unsafe fn peek_link(&mut self, dst: *mut u8, len: usize, skip: usize) -> usize {
-        let Some(Attachment { region, .. }) = &self.inner.attached else { return 0 };
         let mut done = 0;
         // At most two spans: the ring wraps once.
         while done < len {
-            let span = self.inner.proto.readable((skip + done) as u32);
-            let n = (span.len as usize).min(len - done);
-            // SAFETY: `done + n <= len`, so the destination is within the caller's buffer.
-            if n == 0 || !unsafe { region.memory.read_into(CREDIT_BLOCK_LEN + span.offset as usize, dst.add(done), n) }
-            {
+            // SAFETY: `done < len`: the rest of the caller's buffer.
+            let n = unsafe { self.peek_span(dst.add(done), len - done, skip + done) };
+            if n == 0 {
                 break;
             }
             done += n;
@@ -211,8 +209,26 @@ impl LockedStream<'_> {
         done
     }
 
+    /// As [`peek_link`](LockedStream::peek_link), up to the end of the ring.
+    ///
+    /// # Safety
+    /// `dst..dst + len` is writable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline(always)]
+    unsafe fn peek_span(&self, dst: *mut u8, len: usize, skip: usize) -> usize {
+        let Some(Attachment { region, .. }) = &self.inner.attached else { return 0 };
+        let span = self.inner.proto.readable(skip as u32);
+        let n = (span.len as usize).min(len);
+        // SAFETY: `n <= len`, so the destination is within the caller's buffer.
+        if unsafe { region.memory.read_into(CREDIT_BLOCK_LEN + span.offset as usize, dst, n) } {
+            n
+        } else {
+            0
+        }
+    }
+
     /// The program has taken `n` bytes that it peeked: returns them to the sender as credit.
-    #[inline]
+    #[inline(always)]
     pub fn consume_link(&mut self, n: usize) {
         if n == 0 {
             return;
@@ -224,23 +240,31 @@ impl LockedStream<'_> {
             // The peer has released the memory that contains the word.
             return;
         }
-        let Some(Attachment { link, outgoing: Some(out), .. }) = &inner.attached else { return };
-        let device = self.endpoint.device();
+        let Some(Attachment { outgoing: Some(out), .. }) = &inner.attached else { return };
         if out.staging.is_none() {
             if let Some(word) = out.memory.word(0) {
                 word.store(credit.consumed, Ordering::Release);
             }
         } else {
-            //= spec §5.2.5
-            //# Where a write is not cheap, a receiver MAY announce consumption only after a quarter of its ring.
-            let due = credit.consumed - inner.sending.announced >= u64::from(inner.proto.rx_ring_len() / 4);
-            // Progress that finds no room in the queue is sent with the next read, or when the peer requests it.
-            if due && !credit.give && link.tx.lock().credit_word(device, &out.ring, credit.consumed).is_ok() {
-                inner.sending.announced = credit.consumed;
-            }
+            self.announce_consumed(credit);
         }
         if credit.give {
-            inner.proto.give_credit();
+            self.inner.proto.give_credit();
+        }
+    }
+
+    /// Sends the peer the credit word where its memory is not mapped, if that is due.
+    #[inline(never)]
+    fn announce_consumed(&mut self, credit: Credit) {
+        let inner = &mut *self.inner;
+        let Some(Attachment { link, outgoing: Some(out), .. }) = &inner.attached else { return };
+        //= spec §5.2.5
+        //# Where a write is not cheap, a receiver MAY announce consumption only after a quarter of its ring.
+        let due = credit.consumed - inner.sending.announced >= u64::from(inner.proto.rx_ring_len() / 4);
+        let device = self.endpoint.device();
+        // Progress that finds no room in the queue is sent with the next read, or when the peer requests it.
+        if due && !credit.give && link.tx.lock().credit_word(device, &out.ring, credit.consumed).is_ok() {
+            inner.sending.announced = credit.consumed;
         }
     }
 
@@ -248,6 +272,14 @@ impl LockedStream<'_> {
     #[inline]
     pub(crate) fn handle_data(&mut self, len: u32, rewind: bool) {
         self.inner.proto.handle_data(len, rewind);
+        self.inner.counters.rx_msgs_link += 1;
+        self.inner.sending.unanswered = 0;
+    }
+
+    /// As [`handle_data`](LockedStream::handle_data), of a steady stream.
+    #[inline(always)]
+    pub(crate) fn handle_steady_data(&mut self, len: u32, rewind: bool) {
+        self.inner.proto.handle_steady_data(len, rewind);
         self.inner.counters.rx_msgs_link += 1;
         self.inner.sending.unanswered = 0;
     }
@@ -264,20 +296,31 @@ impl LockedStream<'_> {
         self.endpoint.mark(self.cell, &self.inner.proto, Mark::Read, 0);
     }
 
-    /// Receives up to `len` bytes from the ring.
+    /// Receives up to `len` bytes from the ring. `is_writable` is asked once, for the bytes that are to be written. `None`:
+    /// there are none, or they cannot be written.
     ///
     /// # Safety
-    /// `dst..dst + len` is writable.
+    /// As much of `dst..dst + len` is writable as `is_writable` says.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
-    #[inline]
-    pub unsafe fn recv_link(&mut self, dst: *mut u8, len: usize) -> LinkIo {
-        // SAFETY: passed on to the caller.
-        let n = unsafe { self.peek_link(dst, len, 0) };
-        if n == 0 {
-            return if matches!(self.rx_source(), RxSource::Link) { LinkIo::WouldBlock } else { LinkIo::Moved };
+    #[inline(always)]
+    pub(crate) unsafe fn receive(
+        &mut self,
+        dst: *mut u8,
+        len: usize,
+        is_writable: impl FnOnce(usize) -> bool,
+    ) -> Option<usize> {
+        let wanted = len.min(self.inner.proto.available() as usize);
+        if wanted == 0 || !is_writable(wanted) {
+            return None;
         }
-        self.consume_link(n);
-        LinkIo::Done(n)
+        // SAFETY: found to be writable.
+        let mut done = unsafe { self.peek_span(dst, wanted, 0) };
+        if done < wanted {
+            // SAFETY: the rest of it.
+            done += unsafe { self.peek_link(dst.add(done), wanted - done, done) };
+        }
+        self.consume_link(done);
+        (done > 0).then_some(done)
     }
 
     /// [`send_link`](LockedStream::send_link) from a slice.

@@ -34,13 +34,10 @@ fn send(endpoint: &Endpoint, cell: &Arc<StreamCell>, bytes: &[u8]) -> bool {
 }
 
 fn receive(endpoint: &Endpoint, cell: &Arc<StreamCell>, room: usize, watched: bool) -> Option<Vec<u8>> {
-    endpoint.receive_direct(cell, watched, |stream| {
-        let mut bytes = vec![0; room];
-        let n = stream.peek_slice(&mut bytes, 0);
-        stream.consume_link(n);
-        bytes.truncate(n);
-        Some(bytes)
-    })
+    let mut bytes = vec![0; room];
+    let n = endpoint.receive_slice_direct(cell, watched, &mut bytes)?;
+    bytes.truncate(n);
+    Some(bytes)
 }
 
 /// Breaks if a message that its receiver takes from the link were announced, counted in another way than others, or

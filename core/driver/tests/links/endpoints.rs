@@ -93,13 +93,12 @@ pub(crate) fn write_pieces(endpoint: &Endpoint, cell: &Arc<StreamCell>, pieces: 
 
 pub(crate) fn read(endpoint: &Endpoint, cell: &Arc<StreamCell>, len: usize) -> Vec<u8> {
     let mut buf = vec![0; len];
-    // SAFETY: the vector has `len` writable bytes.
-    #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
-    let got = unsafe { cell.lock(endpoint).change(|stream| stream.recv_link(buf.as_mut_ptr(), len)) };
-    match got {
-        LinkIo::Done(n) => buf.truncate(n),
-        _ => buf.clear(),
-    }
+    let got = cell.lock(endpoint).change(|stream| {
+        let got = stream.peek_slice(&mut buf, 0);
+        stream.consume_link(got);
+        got
+    });
+    buf.truncate(got);
     buf
 }
 

@@ -36,7 +36,7 @@ impl ReadySink for Sink {
             return;
         }
         let Some(guard) = table::get(fd as c_int) else { return };
-        if let Some(Entry::Stream(sock)) = guard.as_deref() {
+        if let Entry::Stream(sock) = &**guard {
             if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
                 if now.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
                     sock.record_return(stream);

@@ -68,7 +68,7 @@ pub fn is_parked(entry: &Entry, fd: c_int) -> bool {
 /// Reactivates an interest that was deleted while its stream stayed on the link.
 fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
     let guard = table::get(fd);
-    let Some(Entry::Stream(sock)) = guard.as_ref().and_then(|g| g.as_deref()) else { return false };
+    let Some(Entry::Stream(sock)) = guard.as_deref().map(|entry| &**entry) else { return false };
     let Some(stream) = &sock.stream else { return false };
     let mut state = shared.state.lock();
     let Some(i) = state.interests.get_mut(&fd).filter(|i| i.parked) else { return false };

@@ -93,7 +93,7 @@ pub fn close(fd: c_int) -> c_int {
 pub fn forget(fd: c_int) {
     let _busy = Busy::enter();
     // Until the stream uses another descriptor, no watcher can be woken for a change.
-    let known = match table::get(fd).as_ref().and_then(|guard| guard.as_deref()) {
+    let known = match table::get(fd).as_deref().map(|entry| &**entry) {
         Some(Entry::Stream(sock)) => sock.stream.as_ref().map(|cell| cell.readiness()),
         _ => None,
     };

@@ -113,7 +113,7 @@ fn send_pieces(t: Target<'_>, from: c_int, position: &mut off_t, count: usize) -
                     let more = if n as usize == left { 0 } else { libc::MSG_MORE };
                     let v = single(buf.as_ptr().cast(), n as usize);
                     // SAFETY: the buffer is readable and has `n` bytes.
-                    (unsafe { io::send(t.entry, t.sock, t.fd, &[v], more) }, len)
+                    (unsafe { io::send_in_steps(t.entry, t.sock, t.fd, &[v], more) }, len)
                 }
             }
         };

@@ -4,9 +4,9 @@
 //! the moved bytes can be counted exactly; a blocking call then waits outside. While it is on a link no system call
 //! is made.
 //!
-//! * `recv`, `send`: the two calls. `core/socket` decides their steps.
+//! * `recv`, `send`: the two calls in steps, which `core/socket` decides.
 //! * `call`: the common parts of both.
-//! * `direct`: short messages on links, without those steps.
+//! * `direct`: short messages on links, without those steps. A call with one buffer tries it first.
 //! * `promotion`: counts operations, and requests promotion when it is time.
 //! * `kernel`: the real calls.
 //!
@@ -32,8 +32,9 @@ mod promotion;
 mod recv;
 mod send;
 
-pub use recv::recv;
-pub use send::send;
+pub use direct::{receive as receive_direct, send as send_direct};
+pub use recv::recv_in_steps;
+pub use send::send_in_steps;
 
 /// Total length of a vector, or `None` beyond SSIZE_MAX.
 fn total(iov: &[iovec]) -> Option<usize> {

@@ -48,16 +48,28 @@ impl Target<'_> {
     /// `iov` describes writable memory.
     #[inline]
     unsafe fn recv(self, iov: &[iovec], flags: c_int) -> isize {
+        if let [v] = iov {
+            // SAFETY: passed on.
+            if let Some(received) = unsafe { io::receive_direct(self.sock, v.iov_base, v.iov_len, flags) } {
+                return received as isize;
+            }
+        }
         // SAFETY: passed on.
-        unsafe { io::recv(self.entry, self.sock, self.fd, iov, flags) }
+        unsafe { io::recv_in_steps(self.entry, self.sock, self.fd, iov, flags) }
     }
 
     /// # Safety
     /// `iov` describes readable memory.
     #[inline]
     unsafe fn send(self, iov: &[iovec], flags: c_int) -> isize {
+        if let [v] = iov {
+            // SAFETY: passed on.
+            if let Some(sent) = unsafe { io::send_direct(self.sock, v.iov_base, v.iov_len, flags) } {
+                return sent as isize;
+            }
+        }
         // SAFETY: passed on.
-        unsafe { io::send(self.entry, self.sock, self.fd, iov, flags) }
+        unsafe { io::send_in_steps(self.entry, self.sock, self.fd, iov, flags) }
     }
 
     /// Leaves the link for good, for an operation that only the kernel can do.
@@ -118,8 +130,20 @@ fn check(iov: &[iovec]) -> Result<&[iovec], c_int> {
 ///
 /// # Safety
 /// As the C function.
-#[inline]
+#[inline(always)]
 pub unsafe fn read(t: Target<'_>, buf: *mut c_void, len: usize) -> isize {
+    // SAFETY: as the C function.
+    if let Some(received) = unsafe { io::receive_direct(t.sock, buf, len, 0) } {
+        return received as isize;
+    }
+    // SAFETY: as the C function.
+    unsafe { read_in_steps(t, buf, len) }
+}
+
+/// # Safety
+/// As the C function.
+#[inline(never)]
+unsafe fn read_in_steps(t: Target<'_>, buf: *mut c_void, len: usize) -> isize {
     if is_beyond(buf, len) {
         return fail(libc::EFAULT);
     }
@@ -128,20 +152,32 @@ pub unsafe fn read(t: Target<'_>, buf: *mut c_void, len: usize) -> isize {
         return 0;
     }
     // SAFETY: as the C function.
-    unsafe { t.recv(&[single(buf, len)], 0) }
+    unsafe { io::recv_in_steps(t.entry, t.sock, t.fd, &[single(buf, len)], 0) }
 }
 
 /// `write`.
 ///
 /// # Safety
 /// As the C function.
-#[inline]
+#[inline(always)]
 pub unsafe fn write(t: Target<'_>, buf: *const c_void, len: usize) -> isize {
+    // SAFETY: as the C function.
+    if let Some(sent) = unsafe { io::send_direct(t.sock, buf, len, 0) } {
+        return sent as isize;
+    }
+    // SAFETY: as the C function.
+    unsafe { write_in_steps(t, buf, len) }
+}
+
+/// # Safety
+/// As the C function.
+#[inline(never)]
+unsafe fn write_in_steps(t: Target<'_>, buf: *const c_void, len: usize) -> isize {
     if is_beyond(buf, len) {
         return fail(libc::EFAULT);
     }
     // SAFETY: as the C function.
-    unsafe { t.send(&[single(buf, len)], 0) }
+    unsafe { io::send_in_steps(t.entry, t.sock, t.fd, &[single(buf, len)], 0) }
 }
 
 /// `readv`.
@@ -187,8 +223,29 @@ pub fn rw_flags(flags: c_int) -> Option<c_int> {
 ///
 /// # Safety
 /// As the C function.
-#[inline]
+#[inline(always)]
 pub unsafe fn recvfrom(
+    t: Target<'_>,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> isize {
+    if addr.is_null() {
+        // SAFETY: as the C function.
+        if let Some(received) = unsafe { io::receive_direct(t.sock, buf, len, flags) } {
+            return received as isize;
+        }
+    }
+    // SAFETY: as the C function.
+    unsafe { recvfrom_in_steps(t, buf, len, flags, addr, addr_len) }
+}
+
+/// # Safety
+/// As the C function.
+#[inline(never)]
+unsafe fn recvfrom_in_steps(
     t: Target<'_>,
     buf: *mut c_void,
     len: usize,
@@ -454,8 +511,29 @@ unsafe fn receive_one(t: Target<'_>, m: *mut mmsghdr, flags: c_int) -> isize {
 ///
 /// # Safety
 /// As the C function.
-#[inline]
+#[inline(always)]
 pub unsafe fn sendto(
+    t: Target<'_>,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> isize {
+    if addr.is_null() {
+        // SAFETY: as the C function.
+        if let Some(sent) = unsafe { io::send_direct(t.sock, buf, len, flags) } {
+            return sent as isize;
+        }
+    }
+    // SAFETY: as the C function.
+    unsafe { sendto_in_steps(t, buf, len, flags, addr, addr_len) }
+}
+
+/// # Safety
+/// As the C function.
+#[inline(never)]
+unsafe fn sendto_in_steps(
     t: Target<'_>,
     buf: *const c_void,
     len: usize,
@@ -481,19 +559,28 @@ pub unsafe fn sendto(
             asleep(|| unsafe { real::sendto(t.fd, buf, len, flags, addr, addr_len) })
         });
     }
+    if is_refused_urgent(t, flags) {
+        return fail(libc::EOPNOTSUPP);
+    }
     // The kernel ignores an address on a connected TCP socket. SAFETY: as the C function.
-    unsafe { transmit(t, &[v], flags) }
+    unsafe { io::send_in_steps(t.entry, t.sock, t.fd, &[v], flags) }
 }
 
 /// # Safety
 /// `iov` describes readable memory.
 #[inline]
 unsafe fn transmit(t: Target<'_>, iov: &[iovec], flags: c_int) -> isize {
-    if flags & libc::MSG_OOB != 0 && !t.to_kernel(Reason::KernelOnly) {
+    if is_refused_urgent(t, flags) {
         return fail(libc::EOPNOTSUPP);
     }
     // SAFETY: the caller's promise.
     unsafe { t.send(iov, flags) }
+}
+
+/// Whether urgent data is to be sent, and cannot be.
+#[inline]
+fn is_refused_urgent(t: Target<'_>, flags: c_int) -> bool {
+    flags & libc::MSG_OOB != 0 && !t.to_kernel(Reason::KernelOnly)
 }
 
 /// Makes a call that moves bytes out in a way that only the kernel has.

@@ -118,7 +118,7 @@ pub unsafe fn epoll_wait(
     }
     let _busy = Busy::enter();
     let guard = table::find(epfd);
-    let entry = guard.as_deref().and_then(Option::as_ref)?;
+    let entry = guard.as_deref()?;
     if !matches!(**entry, Entry::Epoll(_)) || !is_mask(mask) {
         return None;
     }

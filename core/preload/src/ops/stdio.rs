@@ -26,7 +26,7 @@ pub fn print(t: Target<'_>, format: impl Format) -> c_int {
     while done < len as usize {
         let v = single(text.wrapping_add(done).cast(), len as usize - done);
         // SAFETY: the text has `len` bytes, and `done` of them are written.
-        let n = unsafe { io::send(t.entry, t.sock, t.fd, &[v], 0) };
+        let n = unsafe { io::send_in_steps(t.entry, t.sock, t.fd, &[v], 0) };
         if n < 0 {
             break;
         }

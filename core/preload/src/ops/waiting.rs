@@ -29,7 +29,7 @@ impl<'a> Waiting<'a> {
     /// The descriptor with which a call on `fd` continues.
     pub fn descriptor(&self, fd: c_int) -> c_int {
         match table::get(fd).as_deref() {
-            Some(Some(entry)) if Arc::ptr_eq(entry, self.entry) => fd,
+            Some(entry) if Arc::ptr_eq(entry, self.entry) => fd,
             _ => self.sock.fd.load(Ordering::Acquire),
         }
     }

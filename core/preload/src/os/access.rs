@@ -165,7 +165,7 @@ pub unsafe fn write<T: Copy>(to: *mut T, value: T) -> bool {
 }
 
 /// Touches each page of a range; how much of it comes before the first that faults.
-#[inline]
+#[inline(always)]
 fn reach(first: usize, len: usize, touch: impl Fn(usize) -> bool) -> usize {
     // Nothing is mapped in the first page. Null, the commonest of bad addresses, needs no recovery.
     if len == 0 || first < PAGE || !touch(first) {
@@ -175,6 +175,12 @@ fn reach(first: usize, len: usize, touch: impl Fn(usize) -> bool) -> usize {
     if (first % PAGE).saturating_add(len) <= PAGE {
         return len;
     }
+    reach_pages(first, len, touch)
+}
+
+/// As [`reach`], of a range that begins with a byte that is there, and ends in another page.
+#[inline(never)]
+fn reach_pages(first: usize, len: usize, touch: impl Fn(usize) -> bool) -> usize {
     let mut reached = PAGE - first % PAGE;
     while reached < len {
         if !first.checked_add(reached).is_some_and(&touch) {

@@ -18,6 +18,7 @@ use std::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, Ordering};
 use libc::{siginfo_t, sigset_t, ucontext_t};
 
 use super::errno::{errno, set_errno};
+use super::thread_variable::thread_variable;
 use super::{confinement, real};
 
 /// A thread's state, which only the thread and its signal handlers use.
@@ -34,28 +35,7 @@ struct Calls {
 /// The variable of `calls.c`.
 #[inline]
 fn of_thread() -> *const Calls {
-    let calls: *const Calls;
-    // SAFETY: computes an address, which is the same as long as the thread runs.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        std::arch::asm!(
-            "mov {calls}, qword ptr [rip + netacc_calls@GOTTPOFF]",
-            "add {calls}, qword ptr fs:[0]",
-            calls = out(reg) calls,
-            options(pure, nomem, nostack),
-        );
-        #[cfg(target_arch = "aarch64")]
-        std::arch::asm!(
-            "adrp {offset}, :gottprel:netacc_calls",
-            "ldr {offset}, [{offset}, :gottprel_lo12:netacc_calls]",
-            "mrs {calls}, tpidr_el0",
-            "add {calls}, {calls}, {offset}",
-            calls = out(reg) calls,
-            offset = out(reg) _,
-            options(pure, nomem, nostack),
-        );
-    }
-    calls
+    thread_variable!("netacc_calls")
 }
 
 /// The thread is in a call, until this is dropped.

@@ -33,7 +33,7 @@ const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
 /// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that may watch one. Makes
 /// inherited connections of a child plain sockets, because the kernel does not see a link that its parent has.
 pub fn any_ours(fds: &[pollfd]) -> bool {
-    fds.iter().fold(false, |ours, p| match table::get(p.fd).as_deref().and_then(Option::as_deref) {
+    fds.iter().fold(false, |ours, p| match table::get(p.fd).as_deref().map(|entry| &**entry) {
         Some(Entry::Stream(sock)) => {
             sock.reclaim();
             ours | sock.stream.is_some()
@@ -283,7 +283,7 @@ fn await_switches(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Ent
 /// Whether the kernel does not have a stream's end: its error was taken from the kernel, and the library reports it. Or
 /// an epoll instance watches such a stream.
 fn is_ours_to_report(p: &pollfd) -> bool {
-    match table::get(p.fd).as_deref().and_then(Option::as_deref) {
+    match table::get(p.fd).as_deref().map(|entry| &**entry) {
         Some(Entry::Stream(sock)) => sock.stream.as_ref().is_some_and(|cell| !cell.readiness().contains(BOTH_KERNEL)),
         Some(Entry::Epoll(epoll)) => epoll.has_ready(),
         _ => false,

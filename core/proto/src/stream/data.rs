@@ -52,6 +52,21 @@ impl Stream {
         }
     }
 
+    /// Reads the credit word and claims exactly `len` bytes, for a stream that [is steady](Stream::is_steady) and stays
+    /// [writable](Stream::link_writable). Returns the offset of the span; `None`: claim as ever.
+    #[inline(always)]
+    pub fn claim_whole(&mut self, consumed: u64, len: u32) -> Option<u32> {
+        debug_assert!(self.is_steady(), "a claim on a stream that is not steady");
+        let ring = self.tx.ring.as_mut()?;
+        if consumed != 0 {
+            if let Err(Violation(what)) = ring.handle_consumed(consumed) {
+                self.violate(what);
+                return None;
+            }
+        }
+        ring.claim_whole(len)
+    }
+
     /// `len` bytes of the claimed span go out as one DATA message; returns whether it carries REWIND.
     #[inline]
     pub fn commit(&mut self, len: u32) -> bool {
@@ -112,6 +127,18 @@ impl Stream {
             // Frozen: DATA in flight will be replayed on the anchor.
             (RxState::AwaitResume | RxState::ExpectThenResume(_) | RxState::Anchor | RxState::Replay(_), _) => {}
             _ => self.violate("data without a ring or after its end"),
+        }
+    }
+
+    /// As [`handle_data`](Stream::handle_data), of a stream that [is steady](Stream::is_steady) and
+    /// [flowing](Stream::is_flowing).
+    #[inline]
+    pub fn handle_steady_data(&mut self, len: u32, rewind: bool) {
+        debug_assert!(self.is_steady() && self.is_flowing(), "data for a stream that is not steady");
+        match self.rx.ring.as_mut().map(|ring| ring.handle_data(len, rewind)) {
+            Some(Ok(())) => {}
+            Some(Err(Violation(what))) => self.violate(what),
+            None => self.violate("data without a ring"),
         }
     }
 

@@ -1,5 +1,7 @@
 //! The state of a thread that runs changed code: the stack for the library's code, and the registers at a system call.
 
+use crate::os::thread_variable::thread_variable;
+
 /// The variable of `calls.c`.
 #[repr(C)]
 pub(super) struct Stack {
@@ -38,15 +40,5 @@ pub(super) const BYTES: usize = PARTS * PART + 4096;
 
 /// The calling thread's stack.
 pub(super) fn of_thread() -> *mut Stack {
-    let stack: *mut Stack;
-    // SAFETY: computes an address, which is the same as long as the thread runs.
-    unsafe {
-        std::arch::asm!(
-            "mov {stack}, qword ptr [rip + netacc_patched@GOTTPOFF]",
-            "add {stack}, qword ptr fs:[0]",
-            stack = out(reg) stack,
-            options(pure, nomem, nostack),
-        );
-    }
-    stack
+    thread_variable!("netacc_patched")
 }

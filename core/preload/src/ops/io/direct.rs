@@ -8,15 +8,12 @@
 //!
 //! A call that does not meet them, or finds no bytes or no room, takes the steps of `core/socket`.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use libc::iovec;
-use netacc_driver::LinkIo;
-use netacc_socket::Connection;
-
-use super::call::Target;
-use crate::os::access;
+use crate::os::access::{self, is_beyond};
+use crate::runtime;
+use crate::socket::Socket;
 use crate::{batch, trace};
 
 /// Flags that have no meaning for a call that need not wait and does not fail.
@@ -28,46 +25,46 @@ const SHORT: usize = 4096;
 /// Sends one buffer. `None`: nothing is sent.
 ///
 /// # Safety
-/// `iov` describes readable memory.
-#[inline]
-pub(super) unsafe fn send(target: &Target<'_>, iov: &[iovec], flags: c_int) -> Option<usize> {
-    let (sock, Connection { endpoint, cell }) = (target.sock, target.connection);
-    let [iovec { iov_base, iov_len }] = *iov else { return None };
+/// The mapped part of the buffer is readable.
+// Always: it is the whole of a short call, and the calls that have it are few.
+#[inline(always)]
+pub unsafe fn send(sock: &Socket, buf: *const c_void, len: usize, flags: c_int) -> Option<usize> {
+    let (cell, endpoint) = (sock.stream.as_ref()?, runtime::get()?.endpoint()?);
     let plain = flags & !WITHOUT_EFFECT == 0
         && !sock.options.cork.load(Ordering::Relaxed)
         && sock.deferred_error.load(Ordering::Relaxed) == 0
         && sock.answers.is_none()
         && !trace::is_recording();
-    if !plain || iov_len == 0 || iov_len > SHORT || access::readable(iov_base, iov_len) < iov_len {
+    if !plain || len == 0 || len > SHORT || is_beyond(buf, len) || access::readable(buf, len) < len {
         return None;
     }
+    batch::count_write(endpoint);
     // SAFETY: found to be readable.
-    unsafe { endpoint.send_direct(cell, iov_base.cast(), iov_len as u32) }.then_some(iov_len)
+    let sent = unsafe { endpoint.send_direct(cell, buf.cast(), len as u32) };
+    if !sent {
+        batch::take_back_write();
+        return None;
+    }
+    Some(len)
 }
 
 /// Receives into one buffer. `None`: nothing is received.
 ///
 /// # Safety
-/// The mapped part of the memory that `iov` describes is the caller's to write.
-#[inline]
-pub(super) unsafe fn receive(target: &Target<'_>, iov: &[iovec], flags: c_int) -> Option<usize> {
-    let (sock, Connection { endpoint, cell }) = (target.sock, target.connection);
-    let [iovec { iov_base, iov_len }] = *iov else { return None };
-    let plain =
-        flags & !WITHOUT_EFFECT == 0 && cell.low_water() == 1 && sock.answers.is_none() && !trace::is_recording();
-    if !plain || iov_len == 0 {
+/// The mapped part of the buffer is the caller's to write.
+// Always: as for `send`.
+#[inline(always)]
+pub unsafe fn receive(sock: &Socket, buf: *mut c_void, len: usize, flags: c_int) -> Option<usize> {
+    let (cell, endpoint) = (sock.stream.as_ref()?, runtime::get()?.endpoint()?);
+    let plain = flags & !WITHOUT_EFFECT == 0 && cell.low_water() == 1 && sock.answers.is_none() && !trace::is_recording();
+    if !plain || len == 0 || is_beyond(buf, len) {
         return None;
     }
-    let received = endpoint.receive_direct(cell, sock.is_watched(), |stream| {
-        let to = iov_base.cast::<u8>();
-        let room = iov_len.min(stream.proto().available() as usize);
-        // SAFETY: the caller's promise; found to be writable.
-        let done = unsafe { (access::writable(to, room) == room).then(|| stream.recv_link(to, room)) };
-        match done {
-            Some(LinkIo::Done(n)) => Some(n),
-            _ => None,
-        }
-    })?;
+    let to = buf.cast::<u8>();
+    // SAFETY: the caller's promise; found to be writable.
+    let received = unsafe {
+        endpoint.receive_direct(cell, sock.is_watched(), (to, len), |wanted| access::writable(to, wanted) == wanted)
+    }?;
     batch::count_read();
     Some(received)
 }

@@ -11,7 +11,6 @@ use netacc_driver::{LockedStream, Readiness};
 use netacc_socket::{Errno, KernelError, Limit, Next, Receiving, RecvSocket, RecvWait, Waited};
 
 use super::call::{kernel_result, Call, Direction, Target};
-use super::direct;
 use super::kernel::{kernel_recv, kernel_recv_limited};
 use super::promotion::record_received;
 use super::total;
@@ -38,8 +37,8 @@ impl Direction for Incoming {
 ///
 /// # Safety
 /// `iov` describes writable memory.
-#[inline]
-pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+#[inline(never)]
+pub unsafe fn recv_in_steps(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
     let Some(cell) = &sock.stream else {
         // SAFETY: passed on.
         return unsafe { recv_without_stream(entry, sock, fd, iov, flags) };
@@ -53,10 +52,6 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         return asleep(|| unsafe { kernel_recv(fd, iov, flags) });
     };
     let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
-    // SAFETY: passed on.
-    if let Some(received) = unsafe { direct::receive(&target, iov, flags) } {
-        return received as isize;
-    }
     trace::call(Point::Recv, cell, iov);
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
@@ -92,7 +87,7 @@ unsafe fn recv_without_stream(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov:
     sock.reclaim();
     if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock).as_deref() {
         // SAFETY: passed on.
-        return unsafe { recv(entry, adopted, fd, iov, flags) };
+        return unsafe { recv_in_steps(entry, adopted, fd, iov, flags) };
     }
     // SAFETY: passed on.
     asleep(|| unsafe { kernel_recv(fd, iov, flags) })

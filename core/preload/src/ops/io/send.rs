@@ -13,7 +13,6 @@ use netacc_driver::{LinkIo, LockedStream, Readiness};
 use netacc_socket::{Errno, Expected, KernelError, Limit, Next, SendSocket, SendWait, Sending, SwitchPatience, Waited};
 
 use super::call::{kernel_result, Call, Direction, Target};
-use super::direct;
 use super::kernel::{has_room, has_room_for_some, is_full, kernel_send, kernel_send_skipping, unacknowledged};
 use super::promotion::record_sent;
 use super::{deferred_or, total};
@@ -47,8 +46,8 @@ impl Direction for Outgoing {
 ///
 /// # Safety
 /// `iov` describes readable memory.
-#[inline]
-pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+#[inline(never)]
+pub unsafe fn send_in_steps(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
     if flags & libc::MSG_ZEROCOPY != 0 && sock.options.zero_copy.load(Ordering::Relaxed) {
         // SAFETY: passed on.
         return unsafe { send_zero_copy(entry, sock, fd, iov, flags) };
@@ -63,10 +62,6 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     };
     let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
     batch::count_write(endpoint);
-    // SAFETY: passed on.
-    if let Some(sent) = unsafe { direct::send(&target, iov, flags) } {
-        return sent as isize;
-    }
     trace::call(Point::Send, cell, iov);
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
     // The kernel itself has the state of TCP_CORK, also if another process that has the socket has changed it.
@@ -101,7 +96,7 @@ unsafe fn send_without_stream(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov:
     sock.reclaim();
     if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock).as_deref() {
         // SAFETY: passed on.
-        return unsafe { send(entry, adopted, fd, iov, flags) };
+        return unsafe { send_in_steps(entry, adopted, fd, iov, flags) };
     }
     // SAFETY: passed on.
     asleep(|| unsafe { kernel_send(fd, iov, flags) })
@@ -214,7 +209,7 @@ unsafe fn send_zero_copy(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[io
         asleep(|| unsafe { kernel_send(fd, iov, flags) })
     } else {
         // SAFETY: passed on.
-        unsafe { send(entry, sock, fd, iov, flags & !libc::MSG_ZEROCOPY) }
+        unsafe { send_in_steps(entry, sock, fd, iov, flags & !libc::MSG_ZEROCOPY) }
     };
     if n > 0 {
         sock.record_zero_copy();
