@@ -13,7 +13,8 @@
 //! * [`progress`]: the control path.
 //! * [`connecting`]: links that are being made.
 //! * [`reasons`]: the reasons why a link could not be made.
-//! * [`flows`]: flows of datagrams.
+//! * [`flows`]: flows of datagrams in shared memory.
+//! * [`datagrams`]: flows of datagrams on links.
 //! * [`dying`]: links that have died.
 //! * [`contest`]: streams that two links claim.
 //! * [`release`]: frees a stream's resources on its link, and ends empty links.
@@ -25,7 +26,7 @@
 //! This module, [`timers`] and [`todo`](mod@todo) have the data. A thread needs the endpoint to lock a stream, so the other modules,
 //! which lock streams, are above them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,12 +38,14 @@ use netacc_proto::{CacheConfig, LinkCache, Nonce, PreSharedKey, Reason};
 use parking_lot::{Mutex, RwLock};
 
 use crate::counted::Tally;
+use crate::datagram::{LinkFlow, SendingFlow};
 use crate::link::LinkStatus;
 use crate::{Counters, LinkCell, ReadySink, StreamCell};
 
 mod adopt;
 mod connecting;
 pub(crate) mod contest;
+mod datagrams;
 mod direct;
 mod dying;
 mod flows;
@@ -137,6 +140,12 @@ struct Flows {
     /// Those being made.
     attempts: HashSet<ConnectionId>,
     established: HashSet<QueuePairId>,
+    /// Those on links, by their slots.
+    on_links: BTreeMap<(QueuePairId, u16), LinkFlow>,
+    /// Those that wait for a link.
+    waiting: Vec<Arc<SendingFlow>>,
+    /// Those on links with messages that found a queue full.
+    owing: BTreeSet<(QueuePairId, u16)>,
 }
 
 /// A connection being made.

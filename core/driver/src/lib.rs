@@ -5,6 +5,7 @@
 //! * [`StreamCell`]: one accelerated socket, shared by threads; [`StreamGuard`] is it while locked, and
 //!   [`LockedStream`] while it changes.
 //! * [`Flow`]: memory for datagrams that two processes share.
+//! * [`SendingFlow`] and [`ReceivingFlow`]: datagrams that links carry.
 //! * [`PathChoice`]: whether a link or the anchor is the faster path to a service.
 //! * [`PromotionSchedule`]: the times at which a connection tries to get a link.
 //! * [`Mark`]: points on the way of a stream's bytes, for a trace.
@@ -19,6 +20,7 @@
 mod choice;
 mod counted;
 mod counters;
+mod datagram;
 mod endpoint;
 mod flow;
 mod link;
@@ -31,6 +33,7 @@ mod stream;
 pub use choice::{Path, PathChoice, Verdict};
 pub use counted::Counted;
 pub use counters::{Counters, StreamCounters};
+pub use datagram::{FlowCounts, LinkDatagram, ReceivingFlow, SendingFlow};
 pub use endpoint::contest::CONTEST_PATIENCE;
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded, Sharing};
 pub use flow::{Flow, MAX_FLOW_REQUEST};

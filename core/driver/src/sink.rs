@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use netacc_device::{ConnectionId, PeerAddress, QueuePairId};
+use netacc_device::{ConnectionId, FourTuple, PeerAddress, QueuePairId};
 use netacc_proto::Reason;
 
-use crate::{Flow, Marked, Readiness, StreamCell};
+use crate::{Flow, Marked, Readiness, ReceivingFlow, SendingFlow, StreamCell};
 
 /// Receives an event when a stream's readiness may have gained a bit. Called with the stream locked: must not lock it.
 pub trait ReadySink: Send + Sync {
@@ -33,6 +33,23 @@ pub trait ReadySink: Send + Sync {
     /// A mark on the way of a stream's bytes, while a trace runs: see [`Endpoint::set_traced`](crate::Endpoint::set_traced). Called with the stream
     /// locked.
     fn mark(&self, _stream: &StreamCell, _marked: &Marked) {}
+
+    /// Whether peers may request flows of datagrams on links.
+    fn takes_flows(&self) -> bool {
+        false
+    }
+
+    /// A peer requests a flow on a link, to the socket at `addresses.local`. Whether this process has that socket, and the
+    /// kernel has brought it a datagram from `addresses.remote`.
+    fn flow_offered(&self, _addresses: &FourTuple) -> bool {
+        false
+    }
+
+    /// A flow on a link was granted to a peer.
+    fn flow_granted(&self, _flow: &Arc<ReceivingFlow>) {}
+
+    /// A flow on a link that this process sends was granted, refused or ended, or its receiver has returned datagrams.
+    fn flow_changed(&self, _flow: &Arc<SendingFlow>) {}
 
     /// A peer requests a flow of datagrams to this process, which it will send. The length of the region for it, or `None`: it
     /// is refused. `request` is whatever the peer says.

@@ -164,7 +164,7 @@ impl Stranger {
 }
 
 fn hello(credential: Option<Credential>) -> ControlMessage {
-    ControlMessage::Hello(Hello { version: 1, receive_depth: 64, max_streams: 4, credential })
+    ControlMessage::Hello(Hello { version: 1, receive_depth: 64, max_streams: 4, credential, datagrams: false })
 }
 
 const EMPTY: Credential = Credential { nonce: [7; 16], proof: [0; 32] };

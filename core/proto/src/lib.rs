@@ -4,6 +4,7 @@
 //! * [`Stream`]: one accelerated socket. It decides which path (anchor or link) its bytes take, in each direction, and
 //!   changes the path without losing, doubling or reordering any.
 //! * [`Link`]: one connected queue pair. It counts message credit, and has the slots of the streams that use it.
+//! * [`FlowSender`] and [`FlowReceiver`]: the datagrams from one UDP socket to another one, on a link.
 //! * [`LinkCache`]: the empty links that are kept, and for how long.
 //!
 //! Four kinds of method: getters take `&self`; `handle_*` feeds events in; verbs (`open`, `claim`, `demote`,
@@ -21,6 +22,7 @@ extern crate alloc;
 
 mod admission;
 mod cache;
+mod flow;
 mod link;
 mod reason;
 mod ring;
@@ -30,6 +32,10 @@ mod wire;
 
 pub use admission::{Admission, PreSharedKey};
 pub use cache::{CacheConfig, LinkCache};
+pub use flow::{
+    is_flow_proof, Arrived, FlowReceiver, FlowRefusal, FlowSender, Placed, RecordHeader, FLOW_ORDER_PATIENCE,
+    FLOW_PROOF_INTERVAL, FLOW_PROOF_TRIES, FLOW_RECORD_HEADER_LEN,
+};
 pub use link::{Link, LinkConfig, LinkError, SlotId, SETUP_LIMIT, UNUSED_LIMIT};
 pub use reason::Reason;
 pub use ring::{RxRing, Span, TxRing, Violation};
@@ -39,7 +45,7 @@ pub use stream::{
     SocketError, Stream, StreamConfig, TcpState, TxSink, LINGER_LIMIT, RECORD_GRACE,
 };
 pub use wire::{
-    Accept, ControlMessage, Credential, Hello, Immediate, MessageKind, Nonce, Open, ProofBytes, Record, RecordKind,
-    Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CORKED_REWIND, CORKED_WORD,
-    CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, RECORD_LEN, VERSION,
+    Accept, ControlMessage, Credential, FlowGrant, FlowRequest, Hello, Immediate, MessageKind, Nonce, Open, ProofBytes,
+    Record, RecordKind, Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CORKED_REWIND,
+    CORKED_WORD, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, RECORD_LEN, VERSION,
 };

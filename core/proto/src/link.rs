@@ -40,6 +40,8 @@ pub struct LinkConfig {
     pub credit_interval: u32,
     /// This side connects; the other one accepts.
     pub connector: bool,
+    /// This side accepts flows of datagrams.
+    pub datagrams: bool,
 }
 
 /// The reason why a link cannot do an operation now.
@@ -124,6 +126,7 @@ impl Link {
             receive_depth: self.config.receive_depth,
             max_streams: self.config.max_streams,
             credential,
+            datagrams: self.config.datagrams,
         }
     }
 
@@ -230,6 +233,11 @@ impl Link {
     /// Whether this side has a pre-shared key.
     pub fn has_key(&self) -> bool {
         self.admission.is_some()
+    }
+
+    /// Whether the peer accepts flows of datagrams.
+    pub fn takes_datagrams(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.datagrams)
     }
 
     /// Whether another stream fits, by both sides' bounds.
@@ -429,12 +437,19 @@ mod tests {
     use super::*;
 
     fn config(max_streams: u16, receive_depth: u32, credit_interval: u32) -> LinkConfig {
-        LinkConfig { max_streams, receive_depth, credit_interval, connector: true }
+        LinkConfig { max_streams, receive_depth, credit_interval, connector: true, datagrams: false }
     }
 
     fn link() -> Link {
         let mut l = Link::new(config(2, 16, 4), None);
-        l.handle_hello(&Hello { version: VERSION, receive_depth: 16, max_streams: 4, credential: None }).unwrap();
+        l.handle_hello(&Hello {
+            version: VERSION,
+            receive_depth: 16,
+            max_streams: 4,
+            credential: None,
+            datagrams: false,
+        })
+        .unwrap();
         l
     }
 
@@ -493,7 +508,14 @@ mod tests {
         //= spec §3.2.2
         //= type=test
         let mut l = Link::new(config(1, 64, 1), None);
-        l.handle_hello(&Hello { version: VERSION, receive_depth: 64, max_streams: 1, credential: None }).unwrap();
+        l.handle_hello(&Hello {
+            version: VERSION,
+            receive_depth: 64,
+            max_streams: 1,
+            credential: None,
+            datagrams: false,
+        })
+        .unwrap();
         for i in 0..CONTROL_SLOTS {
             assert!(l.take_credit(true));
             assert_eq!(l.control_slot(), Some(i));
@@ -544,7 +566,7 @@ mod tests {
         //= spec §2.3.2
         //= type=test
         let fresh = || Link::new(config(2, 16, 4), None);
-        let hello = Hello { version: VERSION, receive_depth: 16, max_streams: 1, credential: None };
+        let hello = Hello { version: VERSION, receive_depth: 16, max_streams: 1, credential: None, datagrams: false };
         assert!(fresh().handle_hello(&Hello { version: 2, ..hello }).is_err());
         assert!(fresh().handle_hello(&Hello { receive_depth: INITIAL_MESSAGE_CREDIT - 1, ..hello }).is_err());
         assert!(fresh().handle_hello(&Hello { max_streams: 0, ..hello }).is_err());

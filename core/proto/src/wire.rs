@@ -82,14 +82,20 @@ pub enum MessageKind {
     LinkGive = 10,
     /// The sender's application has shut down reading.
     ReadShut = 11,
+    /// A datagram, already placed in the ring of its flow.
+    Datagram = 12,
+    /// The receiver of a flow has written its status: read it.
+    Status = 13,
 }
 
 impl MessageKind {
     fn from_bits(bits: u32) -> Option<MessageKind> {
         use MessageKind::*;
-        [Data, Control, Fin, Reset, CreditWant, CreditGive, Switched, Demote, Close, LinkWant, LinkGive, ReadShut]
-            .get(bits as usize)
-            .copied()
+        const ALL: [MessageKind; 14] = [
+            Data, Control, Fin, Reset, CreditWant, CreditGive, Switched, Demote, Close, LinkWant, LinkGive, ReadShut,
+            Datagram, Status,
+        ];
+        ALL.get(bits as usize).copied()
     }
 }
 
@@ -194,6 +200,32 @@ pub struct Refuse {
     pub redirect_port: u16,
 }
 
+/// Requests a flow of datagrams to a socket of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowRequest {
+    /// The sender's slot for the flow.
+    pub slot: u16,
+    /// Where the datagrams come from (`local`), and where they go.
+    pub addresses: WireTuple,
+    /// Proof: the kernel must bring the sender a record with it from the destination.
+    pub nonce: Nonce,
+    /// The sender's region: the receiver writes its status into the credit block. The receiver's ring has the same length.
+    pub ring: RingDescriptor,
+}
+
+/// Grants a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowGrant {
+    /// The sender's slot, from the request.
+    pub peer_slot: u16,
+    /// The receiver's slot.
+    pub slot: u16,
+    /// Proof: the kernel must bring the receiver a record with it from the source.
+    pub nonce: Nonce,
+    /// The receiver's ring.
+    pub ring: RingDescriptor,
+}
+
 /// First message of each side of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hello {
@@ -205,6 +237,8 @@ pub struct Hello {
     pub max_streams: u16,
     /// Present if the sender has a pre-shared key.
     pub credential: Option<Credential>,
+    /// Whether the sender accepts flows of datagrams. The proofs do not cover it.
+    pub datagrams: bool,
 }
 
 /// A side's part in proving the pre-shared key, in HELLO.
@@ -228,6 +262,8 @@ impl Hello {
 
 /// Bytes of HELLO before its proof.
 const PROVEN_LEN: usize = 28;
+/// Where HELLO says whether there are flows of datagrams: behind the proof.
+const HELLO_DATAGRAMS: usize = 60;
 
 /// The payload of a CONTROL message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -242,6 +278,10 @@ pub enum ControlMessage {
     Refuse(Refuse),
     /// The connecting side's proof that it has the pre-shared key.
     Proof(ProofBytes),
+    /// Requests a flow of datagrams.
+    Flow(FlowRequest),
+    /// Grants it.
+    Grant(FlowGrant),
 }
 
 /// In REFUSE in place of the opener's slot: the link itself is refused. No slot has this number.
@@ -265,15 +305,14 @@ impl ControlMessage {
                     w.put(&credential.nonce);
                     w.put(&credential.proof);
                 }
+                w.at = HELLO_DATAGRAMS;
+                w.put(&[u8::from(h.datagrams)]);
             }
             ControlMessage::Open(o) => {
                 w.put(&[2, 0]);
                 w.put(&o.slot.to_le_bytes());
                 w.put(&o.hint.to_le_bytes());
-                for (addr, port) in [o.tuple.local, o.tuple.remote] {
-                    w.put(&addr);
-                    w.put(&port.to_le_bytes());
-                }
+                w.tuple(&o.tuple);
                 w.put(&o.pledge.to_le_bytes());
                 w.put(&o.nonce);
                 w.ring(&o.ring);
@@ -296,6 +335,20 @@ impl ControlMessage {
                 w.put(&[5, 0]);
                 w.put(proof);
             }
+            ControlMessage::Flow(f) => {
+                w.put(&[6, 0]);
+                w.put(&f.slot.to_le_bytes());
+                w.tuple(&f.addresses);
+                w.put(&f.nonce);
+                w.ring(&f.ring);
+            }
+            ControlMessage::Grant(g) => {
+                w.put(&[7, 0]);
+                w.put(&g.slot.to_le_bytes());
+                w.put(&g.peer_slot.to_le_bytes());
+                w.put(&g.nonce);
+                w.ring(&g.ring);
+            }
         }
         out
     }
@@ -316,11 +369,12 @@ impl ControlMessage {
                 receive_depth: r.u32()?,
                 max_streams: r.u16()?,
                 credential: r.credential()?,
+                datagrams: r.flag()?,
             }),
             2 => ControlMessage::Open(Open {
                 slot: r.u16()?,
                 hint: r.u32()?,
-                tuple: WireTuple { local: (r.take()?, r.u16()?), remote: (r.take()?, r.u16()?) },
+                tuple: r.tuple()?,
                 pledge: r.u64()?,
                 nonce: r.take()?,
                 ring: r.ring()?,
@@ -334,6 +388,18 @@ impl ControlMessage {
             }),
             4 => ControlMessage::Refuse(Refuse { peer_slot: r.u16()?, reason: r.u16()?, redirect_port: r.u16()? }),
             5 => ControlMessage::Proof(r.take()?),
+            6 => ControlMessage::Flow(FlowRequest {
+                slot: r.u16()?,
+                addresses: r.tuple()?,
+                nonce: r.take()?,
+                ring: r.ring()?,
+            }),
+            7 => ControlMessage::Grant(FlowGrant {
+                slot: r.u16()?,
+                peer_slot: r.u16()?,
+                nonce: r.take()?,
+                ring: r.ring()?,
+            }),
             _ => return Err(WireError::Malformed("control type")),
         })
     }
@@ -347,9 +413,12 @@ pub enum RecordKind {
     /// The direction comes back to the anchor. `position` is the number of bytes that the writer of the record has
     /// consumed of the *other* direction.
     Resume,
+    /// A datagram of its own: its sender has the socket at the address from which it comes. `position` is the number of
+    /// datagrams that the sender of a flow has sent by the kernel; in the receiver's answer 0.
+    Flow,
 }
 
-/// A record on the anchor: SPEC §3.3.
+/// A record on the anchor: SPEC §3.3, and §10.7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// The kind.
@@ -374,6 +443,7 @@ impl Record {
         w.put(&[match self.kind {
             RecordKind::Marker => 1,
             RecordKind::Resume => 2,
+            RecordKind::Flow => 3,
         }]);
         w.put(&[0; 7]);
         w.put(&self.position.to_le_bytes());
@@ -391,6 +461,7 @@ impl Record {
         let kind = match r.take::<8>()? {
             [1, 0, 0, 0, 0, 0, 0, 0] => RecordKind::Marker,
             [2, 0, 0, 0, 0, 0, 0, 0] => RecordKind::Resume,
+            [3, 0, 0, 0, 0, 0, 0, 0] => RecordKind::Flow,
             _ => return Err(WireError::Malformed("record kind")),
         };
         Ok(Record { kind, token, position: r.u64()?, end: r.u64()? })
@@ -413,6 +484,13 @@ impl Writer<'_> {
         // The largest message is checked against CONTROL_SLOT_LEN by a test.
         self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
+    }
+
+    fn tuple(&mut self, tuple: &WireTuple) {
+        for (addr, port) in [tuple.local, tuple.remote] {
+            self.put(&addr);
+            self.put(&port.to_le_bytes());
+        }
     }
 
     fn ring(&mut self, ring: &RingDescriptor) {
@@ -443,6 +521,18 @@ impl Reader<'_> {
 
     fn u64(&mut self) -> Result<u64, WireError> {
         self.take().map(u64::from_le_bytes)
+    }
+
+    fn tuple(&mut self) -> Result<WireTuple, WireError> {
+        Ok(WireTuple { local: (self.take()?, self.u16()?), remote: (self.take()?, self.u16()?) })
+    }
+
+    fn flag(&mut self) -> Result<bool, WireError> {
+        match self.take()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => Err(WireError::Malformed("flag")),
+        }
     }
 
     fn credential(&mut self) -> Result<Option<Credential>, WireError> {

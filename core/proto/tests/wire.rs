@@ -2,12 +2,13 @@
 
 use netacc_device::RemoteKey;
 use netacc_proto::{
-    Accept, ControlMessage, Credential, Hello, Immediate, MessageKind, Open, Record, RecordKind, Refuse,
-    RingDescriptor, WireError, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, RECORD_LEN,
+    Accept, ControlMessage, Credential, FlowGrant, FlowRequest, Hello, Immediate, MessageKind, Open, Record,
+    RecordKind, Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
+    RECORD_LEN,
 };
 use proptest::prelude::*;
 
-const KINDS: [MessageKind; 11] = [
+const KINDS: [MessageKind; 14] = [
     MessageKind::Data,
     MessageKind::Control,
     MessageKind::Fin,
@@ -19,6 +20,9 @@ const KINDS: [MessageKind; 11] = [
     MessageKind::Close,
     MessageKind::LinkWant,
     MessageKind::LinkGive,
+    MessageKind::ReadShut,
+    MessageKind::Datagram,
+    MessageKind::Status,
 ];
 
 fn immediates() -> impl Strategy<Value = Immediate> {
@@ -41,12 +45,18 @@ fn controls() -> impl Strategy<Value = ControlMessage> {
     let tuple =
         (any::<([u8; 16], u16)>(), any::<([u8; 16], u16)>()).prop_map(|(local, remote)| WireTuple { local, remote });
     prop_oneof![
-        (any::<u16>(), any::<u32>(), any::<u16>(), prop::option::of(any::<([u8; 16], [u8; 32])>())).prop_map(
-            |(version, receive_depth, max_streams, credential)| {
+        (any::<(u16, u32, u16, bool)>(), prop::option::of(any::<([u8; 16], [u8; 32])>())).prop_map(
+            |((version, receive_depth, max_streams, datagrams), credential)| {
                 let credential = credential.map(|(nonce, proof)| Credential { nonce, proof });
-                ControlMessage::Hello(Hello { version, receive_depth, max_streams, credential })
+                ControlMessage::Hello(Hello { version, receive_depth, max_streams, credential, datagrams })
             }
         ),
+        (any::<u16>(), tuple.clone(), any::<[u8; 16]>(), rings()).prop_map(|(slot, addresses, nonce, ring)| {
+            ControlMessage::Flow(FlowRequest { slot, addresses, nonce, ring })
+        }),
+        (any::<u16>(), any::<u16>(), any::<[u8; 16]>(), rings()).prop_map(|(peer_slot, slot, nonce, ring)| {
+            ControlMessage::Grant(FlowGrant { peer_slot, slot, nonce, ring })
+        }),
         any::<[u8; 32]>().prop_map(ControlMessage::Proof),
         (any::<u16>(), tuple, any::<u32>(), any::<u64>(), any::<[u8; 16]>(), rings()).prop_map(
             |(slot, tuple, hint, pledge, nonce, ring)| ControlMessage::Open(Open {
@@ -74,8 +84,8 @@ fn controls() -> impl Strategy<Value = ControlMessage> {
 }
 
 fn records() -> impl Strategy<Value = Record> {
-    (any::<bool>(), any::<u64>(), any::<u64>(), any::<[u8; 16]>()).prop_map(|(marker, position, end, token)| {
-        let kind = if marker { RecordKind::Marker } else { RecordKind::Resume };
+    (0..3usize, any::<u64>(), any::<u64>(), any::<[u8; 16]>()).prop_map(|(kind, position, end, token)| {
+        let kind = [RecordKind::Marker, RecordKind::Resume, RecordKind::Flow][kind];
         Record { kind, position, end, token }
     })
 }
@@ -127,7 +137,7 @@ proptest! {
 
     /// As above, with types that exist, so that the fields are reached.
     #[test]
-    fn no_fields_make_a_decoder_panic(kind in 0u8..6, bytes in prop::collection::vec(any::<u8>(), 0..150)) {
+    fn no_fields_make_a_decoder_panic(kind in 0u8..8, bytes in prop::collection::vec(any::<u8>(), 0..150)) {
         let bytes: Vec<u8> = [kind, 0].into_iter().chain(bytes).collect();
         let _ = ControlMessage::decode(&bytes);
     }
@@ -139,7 +149,7 @@ fn reserved_bits_and_unknown_kinds_are_refused() {
     //= type=test
     assert!(Immediate::decode(1 << 16).is_err());
     assert!(Immediate::decode(1 << 26).is_err());
-    assert!((12..16).all(|kind: u32| Immediate::decode(kind << 28).is_err()));
+    assert!((14..16).all(|kind: u32| Immediate::decode(kind << 28).is_err()));
     //= spec §3.2.3
     //= type=test
     assert!(ControlMessage::decode(&[0; CONTROL_SLOT_LEN]).is_err());

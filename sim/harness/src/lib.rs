@@ -18,6 +18,7 @@
 mod app;
 mod bytes;
 mod connection;
+mod datagrams;
 mod delivery;
 mod descriptor;
 mod drain;
@@ -37,6 +38,7 @@ mod world;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+pub use datagrams::{run_datagrams, DatagramSummary};
 pub use options::{Broken, Check, Failure, Mutant, Options, Preset, Summary, What};
 
 pub use network::NetworkPlan;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use netacc_harness::{run, Failure, Mutant, Options, Preset, Summary};
+use netacc_harness::{run, run_datagrams, DatagramSummary, Failure, Mutant, Options, Preset, Summary};
 use parking_lot::Mutex;
 
 /// Runs simulated conversations from seeds.
@@ -45,6 +45,9 @@ struct Args {
     /// Go on after a failure, and list all failing seeds.
     #[arg(long)]
     keep_going: bool,
+    /// Run conversations by datagrams.
+    #[arg(long, conflicts_with_all = ["mutant", "record", "trace"])]
+    datagrams: bool,
 }
 
 fn parse_range(text: &str) -> Result<Range<u64>, String> {
@@ -59,8 +62,9 @@ fn parse_mutant(text: &str) -> Result<Mutant, String> {
 }
 
 /// The command that replays a failure.
-fn replay(failure: &Failure, options: &Options) -> String {
-    let mut command = format!("netacc-harness --seed {} --trace", failure.seed);
+fn replay(failure: &Failure, options: &Options, datagrams: bool) -> String {
+    let how = if datagrams { "--datagrams" } else { "--trace" };
+    let mut command = format!("netacc-harness --seed {} {how}", failure.seed);
     if let Some(steps) = options.steps {
         command += &format!(" --steps {steps}");
     }
@@ -74,6 +78,27 @@ fn replay(failure: &Failure, options: &Options) -> String {
         command += &format!(" --mutant {mutant:?}");
     }
     command
+}
+
+/// The counts of runs, by what they ran.
+#[derive(Default)]
+struct Counts {
+    streams: Summary,
+    datagrams: DatagramSummary,
+}
+
+impl Counts {
+    fn add(&mut self, other: Counts) {
+        self.streams += other.streams;
+        self.datagrams += other.datagrams;
+    }
+}
+
+fn run_one(seed: u64, options: &Options, datagrams: bool) -> Result<Counts, Box<Failure>> {
+    if datagrams {
+        return run_datagrams(seed, options).map(|datagrams| Counts { datagrams, ..Counts::default() });
+    }
+    run(seed, options).map(|streams| Counts { streams, ..Counts::default() })
 }
 
 fn main() -> ExitCode {
@@ -95,7 +120,7 @@ fn main() -> ExitCode {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} seeds, {elapsed} elapsed, {eta} left {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let (next, stop) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
-    let totals = Mutex::new((Summary::default(), Vec::<Box<Failure>>::new()));
+    let totals = Mutex::new((Counts::default(), Vec::<Box<Failure>>::new()));
     let begun = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..args.jobs.max(1) {
@@ -104,11 +129,11 @@ fn main() -> ExitCode {
                 if seed >= seeds.end || stop.load(Ordering::Relaxed) {
                     return;
                 }
-                let outcome = run(seed, &options);
+                let outcome = run_one(seed, &options, args.datagrams);
                 bar.inc(1);
                 let mut totals = totals.lock();
                 match outcome {
-                    Ok(summary) => totals.0 += summary,
+                    Ok(counts) => totals.0.add(counts),
                     Err(failure) => {
                         totals.1.push(failure);
                         stop.store(!args.keep_going, Ordering::Relaxed);
@@ -118,11 +143,14 @@ fn main() -> ExitCode {
         }
     });
     bar.finish_and_clear();
-    let (summary, mut failures) = totals.into_inner();
+    let (counts, mut failures) = totals.into_inner();
     let ran = (next.load(Ordering::Relaxed).min(seeds.end) - seeds.start) as f64;
     let minutes = begun.elapsed().as_secs_f64() / 60.0;
     println!("{ran} seeds in {:.1} s: {:.0} seeds per minute", minutes * 60.0, ran / minutes);
-    println!("{summary:?}");
+    match args.datagrams {
+        true => println!("{:?}", counts.datagrams),
+        false => println!("{:?}", counts.streams),
+    }
     failures.sort_by_key(|f| f.seed);
     if args.keep_going {
         for f in &failures {
@@ -130,6 +158,6 @@ fn main() -> ExitCode {
         }
     }
     let Some(failure) = failures.first() else { return ExitCode::SUCCESS };
-    println!("{failure}\nreplay: {}", replay(failure, &options));
+    println!("{failure}\nreplay: {}", replay(failure, &options, args.datagrams));
     ExitCode::FAILURE
 }

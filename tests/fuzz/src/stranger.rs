@@ -5,7 +5,7 @@
 //! costs its own connection at most: the endpoint does not panic, and the honest connection goes on carrying bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arbitrary::{Arbitrary, Unstructured};
@@ -15,10 +15,13 @@ use netacc_device::{
     Anchor, CmEvent, ConnectionManager, Device, FourTuple, Instant, Operation, Payload, QueuePairId, Region,
     RemoteRegion, WorkRequest, WorkRequestId,
 };
-use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, Sharing, Shutdown, StreamCell};
+use netacc_driver::{
+    Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, ReceivingFlow, SendingFlow, Sharing, Shutdown, StreamCell,
+};
 use netacc_proto::{
-    Accept, CacheConfig, ControlMessage, Hello, Immediate, MessageKind, Open, Record, RecordKind, RingDescriptor, Role,
-    TxSink, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
+    Accept, CacheConfig, ControlMessage, FlowGrant, FlowRequest, Hello, Immediate, MessageKind, Open, Record,
+    RecordHeader, RecordKind, RingDescriptor, Role, TxSink, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN,
+    CREDIT_BLOCK_LEN, FLOW_RECORD_HEADER_LEN, LINK_REGION_LEN,
 };
 
 const RING_LEN: u32 = 4096;
@@ -58,6 +61,20 @@ enum Action {
     ProgramMoves { promote: bool },
     /// Time passes.
     Time { ms: u16 },
+    /// FLOW to a socket of the program's.
+    Flow { ring: bool, slot: u16 },
+    /// A DATAGRAM in the flow that was granted, with a header that may be true.
+    Datagram { offset: u16, len: u16, header: Option<[u8; FLOW_RECORD_HEADER_LEN]> },
+    /// GRANT for the program's flow.
+    Grant { ring: bool, slot: u16 },
+    /// The status of that flow.
+    FlowStatus { word: u64, message: bool },
+    /// The kernel brings the program a proof of the one flow or of the other.
+    Proof { sending: bool, token: bool },
+    /// The program sends a datagram.
+    ProgramSendsDatagram(u16),
+    /// The program receives datagrams, and sleeps.
+    ProgramSleeps,
 }
 
 /// Runs the conversation that the bytes describe.
@@ -66,7 +83,8 @@ enum Action {
 /// If the endpoint panics, or the honest connection does not carry bytes any more.
 pub fn stranger(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
-    let mut world = World::new(input.arbitrary().unwrap_or_default());
+    let (trust_hints, mapped) = input.arbitrary().unwrap_or_default();
+    let mut world = World::new(trust_hints, mapped);
     for _ in 0..MAX_ACTIONS {
         if input.is_empty() {
             break;
@@ -78,9 +96,20 @@ pub fn stranger(bytes: &[u8]) {
     world.check_honest();
 }
 
-struct IgnoringSink;
+/// The flows that were granted to the stranger.
+#[derive(Clone, Default)]
+struct Owner(Arc<Mutex<Vec<Arc<ReceivingFlow>>>>);
 
-impl ReadySink for IgnoringSink {
+impl ReadySink for Owner {
+    fn takes_flows(&self) -> bool {
+        true
+    }
+    fn flow_offered(&self, _: &FourTuple) -> bool {
+        true
+    }
+    fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {
+        self.0.lock().expect("no thread panics with it").push(flow.clone());
+    }
     fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
         false
     }
@@ -100,6 +129,9 @@ struct World {
     victim: Arc<StreamCell>,
     wire: AnchorWire,
     now: u64,
+    owner: Owner,
+    /// The program's flow to the stranger.
+    sending: Arc<SendingFlow>,
 }
 
 struct Stranger {
@@ -117,10 +149,11 @@ const HONEST_PORT: u16 = 40_001;
 const STRANGER_PORT: u16 = 40_002;
 
 impl World {
-    fn new(trust_hints: bool) -> World {
+    fn new(trust_hints: bool, mapped: bool) -> World {
         let fabric = Fabric::new(DeliveryMode::Immediate);
-        let (server, device) = endpoint(&fabric, trust_hints);
-        let (client, _) = endpoint(&fabric, trust_hints);
+        let owner = Owner::default();
+        let (server, device) = endpoint(&fabric, trust_hints, mapped, owner.clone());
+        let (client, _) = endpoint(&fabric, trust_hints, mapped, Owner::default());
         let (near, far, _) = anchor_pair(AnchorConfig::default());
         let accepted = server.adopt(Role::Acceptor, tuple(HONEST_PORT).reversed(), Box::new(far));
         server.publish(&accepted);
@@ -128,9 +161,19 @@ impl World {
         let (anchor, far, wire) = anchor_pair(AnchorConfig::default());
         let victim = server.adopt(Role::Acceptor, tuple(STRANGER_PORT).reversed(), Box::new(far));
         server.publish(&victim);
-        let stranger = Stranger::connect(&fabric, &server, &device, anchor);
-        let mut world =
-            World { server, client, honest: (opened, accepted), stranger, victim, wire, now: 1_000_000_000 };
+        let stranger = Stranger::connect(&fabric, &server, &device, anchor, mapped);
+        let sending = server.open_flow(ConnectionManager::address(&*stranger.device), tuple(STRANGER_PORT));
+        let mut world = World {
+            server,
+            client,
+            honest: (opened, accepted),
+            stranger,
+            victim,
+            wire,
+            now: 1_000_000_000,
+            owner,
+            sending,
+        };
         world.client.promote(&world.honest.0).expect("the acceptor is published");
         for _ in 0..4 {
             world.run();
@@ -198,14 +241,50 @@ impl World {
             Action::ProgramMoves { promote: false } => {
                 self.victim.lock(&self.server).change(|stream| stream.demote(netacc_proto::Reason::KernelOnly));
             }
+            Action::ProgramSendsDatagram(n) => {
+                let _ = self.server.send_datagram(&self.sending, &vec![6; usize::from(n) % 2000], 64, 0);
+                while self.server.take_returned(&self.sending).is_some() {}
+            }
+            Action::ProgramSleeps => {
+                for flow in self.granted() {
+                    self.server.keep_awake(&flow);
+                    while self.server.receive_datagram(&flow).is_some() {}
+                    self.server.let_sleep(&flow);
+                }
+            }
+            Action::Proof { sending, token } => {
+                let nonce = match sending {
+                    true => self.stranger.requested().map(|request| request.nonce),
+                    false => self.stranger.granted().map(|grant| grant.nonce),
+                };
+                let token = nonce.filter(|_| token).unwrap_or([1; 16]);
+                let proof = Record { kind: RecordKind::Flow, position: 0, end: 0, token }.encode();
+                self.sending.handle_proof(&proof);
+                for flow in self.granted() {
+                    let _ = self.server.handle_source_proof(&flow, &proof);
+                    self.server.keep_awake(&flow);
+                }
+            }
             _ => self.stranger.act(action, self.victim.number()),
         }
     }
 }
 
+impl World {
+    fn granted(&self) -> Vec<Arc<ReceivingFlow>> {
+        self.owner.0.lock().expect("no thread panics with it").clone()
+    }
+}
+
 impl Stranger {
-    fn connect(fabric: &Fabric, server: &Endpoint, peer: &Arc<LoopbackDevice>, anchor: InMemoryAnchor) -> Stranger {
-        let device = fabric.open(LoopbackConfig::shm());
+    fn connect(
+        fabric: &Fabric,
+        server: &Endpoint,
+        peer: &Arc<LoopbackDevice>,
+        anchor: InMemoryAnchor,
+        mapped: bool,
+    ) -> Stranger {
+        let device = fabric.open(device_config(mapped));
         let cq = device.create_cq().expect("a fresh device has queues");
         let address = ConnectionManager::address(&**peer);
         ConnectionManager::connect(&*device, address, cq, LINK_REGION_LEN, &[]).expect("the server listens");
@@ -215,7 +294,7 @@ impl Stranger {
                 device.post_recv(qp, 64).expect("a fresh queue pair has room");
                 let ring = device.alloc_region(qp, CREDIT_BLOCK_LEN + RING_LEN as usize).expect("there is memory");
                 let mut stranger = Stranger { device, qp, local, remote, ring, anchor, sent: 0 };
-                let hello = Hello { version: 1, receive_depth: 64, max_streams: 4, credential: None };
+                let hello = Hello { version: 1, receive_depth: 64, max_streams: 4, credential: None, datagrams: true };
                 stranger.send(&ControlMessage::Hello(hello).encode());
                 return stranger;
             }
@@ -273,6 +352,40 @@ impl Stranger {
             }
             Action::AnchorEnd { reset: true } => self.anchor.reset(),
             Action::AnchorEnd { reset: false } => drop(self.anchor.shutdown_write()),
+            _ => self.act_on_flow(action),
+        }
+    }
+
+    fn act_on_flow(&mut self, action: &Action) {
+        match *action {
+            Action::Flow { ring, slot } => {
+                let addresses = wire_tuple(&tuple(STRANGER_PORT));
+                let request = FlowRequest { slot, addresses, nonce: [9; 16], ring: self.descriptor(ring) };
+                self.send(&ControlMessage::Flow(request).encode());
+            }
+            Action::Grant { ring, slot } => {
+                let Some(request) = self.requested() else { return };
+                let ring = self.descriptor(ring);
+                let grant = FlowGrant { peer_slot: request.slot, slot, nonce: [9; 16], ring };
+                self.send(&ControlMessage::Grant(grant).encode());
+            }
+            Action::Datagram { offset, len, header } => {
+                let Some(grant) = self.granted() else { return };
+                let mut record = vec![8; usize::from(len) % 300];
+                let true_len = record.len().saturating_sub(FLOW_RECORD_HEADER_LEN) as u16;
+                let sleeps = 0;
+                let honest = RecordHeader { len: true_len, ttl: 64, tos: 0, sleeps, by_kernel: 0 }.encode();
+                record.iter_mut().zip(header.unwrap_or(honest)).for_each(|(to, byte)| *to = byte);
+                let imm = Immediate::new(MessageKind::Datagram, grant.slot).encode();
+                let to = RemoteRegion { rkey: grant.ring.rkey, base: grant.ring.base, ..self.remote };
+                self.write(to, CREDIT_BLOCK_LEN as u64 + u64::from(offset), Some(imm), &record);
+            }
+            Action::FlowStatus { word, message } => {
+                let Some(request) = self.requested() else { return };
+                let imm = message.then(|| Immediate::new(MessageKind::Status, request.slot).encode());
+                let to = RemoteRegion { rkey: request.ring.rkey, base: request.ring.base, ..self.remote };
+                self.write(to, 0, imm, &word.to_le_bytes());
+            }
             _ => {}
         }
     }
@@ -290,15 +403,38 @@ impl Stranger {
         let _ = self.device.post_send(self.qp, &[wr]);
     }
 
+    fn descriptor(&self, ring: bool) -> RingDescriptor {
+        let ring_len = if ring { RING_LEN } else { 64 << 20 };
+        RingDescriptor { rkey: self.ring.remote.rkey, base: self.ring.remote.base, ring_len }
+    }
+
     /// The last ACCEPT that it got.
     fn accepted(&self) -> Option<Accept> {
+        self.last(|message| match message {
+            ControlMessage::Accept(accept) => Some(accept),
+            _ => None,
+        })
+    }
+
+    fn granted(&self) -> Option<FlowGrant> {
+        self.last(|message| match message {
+            ControlMessage::Grant(grant) => Some(grant),
+            _ => None,
+        })
+    }
+
+    fn requested(&self) -> Option<FlowRequest> {
+        self.last(|message| match message {
+            ControlMessage::Flow(request) => Some(request),
+            _ => None,
+        })
+    }
+
+    fn last<T>(&self, wanted: impl Fn(ControlMessage) -> Option<T>) -> Option<T> {
         (0..CONTROL_SLOTS).rev().find_map(|n| {
             let mut bytes = [0; CONTROL_SLOT_LEN];
             self.local.memory.read(CREDIT_BLOCK_LEN + n * CONTROL_SLOT_LEN, &mut bytes).then_some(())?;
-            match ControlMessage::decode(&bytes) {
-                Ok(ControlMessage::Accept(accept)) => Some(accept),
-                _ => None,
-            }
+            ControlMessage::decode(&bytes).ok().and_then(&wanted)
         })
     }
 
@@ -308,14 +444,22 @@ impl Stranger {
     }
 }
 
-fn endpoint(fabric: &Fabric, trust_hints: bool) -> (Endpoint, Arc<LoopbackDevice>) {
+/// Flows are on links only where memory is not mapped. Inline room for all messages of a stranger, but long DATA.
+fn device_config(mapped: bool) -> LoopbackConfig {
+    match mapped {
+        true => LoopbackConfig::shm(),
+        false => LoopbackConfig::soft_roce(),
+    }
+}
+
+fn endpoint(fabric: &Fabric, trust_hints: bool, mapped: bool, owner: Owner) -> (Endpoint, Arc<LoopbackDevice>) {
     static NONCE: AtomicU64 = AtomicU64::new(1);
     let nonce = || {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
         bytes
     };
-    let device = fabric.open(LoopbackConfig::shm());
+    let device = fabric.open(device_config(mapped));
     let config = EndpointConfig {
         ring_len: RING_LEN,
         message_len: 1024,
@@ -326,7 +470,7 @@ fn endpoint(fabric: &Fabric, trust_hints: bool) -> (Endpoint, Arc<LoopbackDevice
         key: None,
         stall_patience: None,
     };
-    let (sink, wake) = (Arc::new(IgnoringSink), Box::new(|| {}));
+    let (sink, wake) = (Arc::new(owner), Box::new(|| {}));
     let made = Endpoint::new(device.clone(), device.clone(), device.clone(), config, sink, wake, Box::new(nonce));
     (made.expect("a loopback device has queues"), device)
 }
@@ -359,7 +503,7 @@ mod tests {
     // loses its connection.
     #[test]
     fn a_stranger_that_follows_the_rules_is_promoted_until_it_does_not() {
-        let mut world = World::new(true);
+        let mut world = World::new(true, true);
         world.act(&Action::Open { honest: false, hint: None, pledge: 0, ring: true, slot: 0 });
         world.run();
         let token = world.stranger.accepted().is_some();
@@ -375,6 +519,27 @@ mod tests {
         world.act(&Action::Signal { kind: MessageKind::CreditGive as u8, slot: None });
         world.run();
         assert!(world.victim.lock(&world.server).proto().failure().is_some());
+        world.check_honest();
+    }
+
+    // Breaks if the inputs reached no flow of datagrams, in either direction, or if a false status cost more than its link.
+    #[test]
+    fn a_stranger_that_follows_the_rules_has_flows_until_it_does_not() {
+        let mut world = World::new(true, false);
+        let act = |world: &mut World, actions: &[Action]| {
+            for action in actions {
+                world.act(action);
+                world.run();
+            }
+        };
+        act(&mut world, &[Action::Flow { ring: true, slot: 5 }, Action::Proof { sending: false, token: true }]);
+        act(&mut world, &[Action::Datagram { offset: 0, len: 40, header: None }]);
+        assert!(world.granted()[0].has_more());
+        act(&mut world, &[Action::Grant { ring: true, slot: 6 }, Action::Proof { sending: true, token: true }]);
+        act(&mut world, &[Action::FlowStatus { word: 3, message: true }, Action::ProgramSendsDatagram(9)]);
+        assert_eq!(world.sending.counts().link, 1);
+        act(&mut world, &[Action::FlowStatus { word: u64::MAX, message: true }]);
+        assert!(world.sending.is_closed() && world.granted()[0].is_closed());
         world.check_honest();
     }
 }

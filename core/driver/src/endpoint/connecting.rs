@@ -109,6 +109,7 @@ impl Endpoint {
             receive_depth: depth,
             credit_interval: credit_interval.max(1),
             connector,
+            datagrams: self.sink.takes_flows(),
         };
         let admission =
             |key: &PreSharedKey| Admission { key: key.clone(), nonce: self.nonce(), ends: self.cm.ends(peer) };

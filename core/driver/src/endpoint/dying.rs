@@ -60,6 +60,7 @@ impl Endpoint {
         self.cache.lock().remove(link.qp);
         self.todo.lock().timers.end_setup(link.qp);
         let cells: Vec<_> = std::mem::take(&mut link.rx.lock().slots).into_iter().flatten().collect();
+        self.end_flows_on(link.qp);
         // A link without streams may have been closed by the peer in good order.
         let (ready, refused, violated) = {
             let tx = link.tx.lock();
@@ -98,6 +99,7 @@ impl Endpoint {
         if let Some(link) = self.links.write().remove(&qp) {
             link.advance(LinkLife::Dead);
             self.todo.lock().timers.end_setup(qp);
+            self.end_flows_on(qp);
             self.device.destroy_qp(qp);
             if link.connector {
                 self.promotions.lock().ended(link.peer, qp, Reason::LinkFailed);

@@ -245,6 +245,11 @@ impl Endpoint {
                 self.serve(link, rx);
                 ok
             }
+            MessageKind::Datagram => self.handle_datagram(link, imm.slot, len),
+            MessageKind::Status => {
+                self.handle_flow_status(link, imm.slot);
+                true
+            }
             kind => {
                 if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
                     let shown = cell.lock(self).change(|stream| {
@@ -261,6 +266,8 @@ impl Endpoint {
                     if shown {
                         rx.checks.push(cell.clone());
                     }
+                } else if kind == MessageKind::Close {
+                    self.handle_flow_closed(link, imm.slot);
                 }
                 true
             }
@@ -310,6 +317,11 @@ impl Endpoint {
                 }
                 Err(reason) => self.refuse_open(link, &open, reason),
             },
+            ControlMessage::Flow(request) => {
+                self.handle_flow(link, &request);
+                true
+            }
+            ControlMessage::Grant(grant) => self.handle_grant(link, &grant),
             ControlMessage::Accept(accept) => {
                 self.handle_accept(link, rx, &accept);
                 true
@@ -317,6 +329,8 @@ impl Endpoint {
             ControlMessage::Refuse(refuse) => {
                 if let Some(Some(cell)) = rx.slots.get(usize::from(refuse.peer_slot)) {
                     self.handle_refuse(link, cell, &refuse);
+                } else {
+                    self.handle_flow_refused(link, refuse.peer_slot);
                 }
                 true
             }

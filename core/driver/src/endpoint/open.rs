@@ -162,7 +162,7 @@ impl Endpoint {
         }
     }
 
-    fn check_link(&self, qp: QueuePairId) -> Usability {
+    pub(super) fn check_link(&self, qp: QueuePairId) -> Usability {
         let links = self.links.read();
         let Some(link) = links.get(&qp).filter(|link| !link.is_dying()) else { return Usability::Unusable };
         let tx = link.tx.lock();
@@ -420,7 +420,7 @@ fn put_slot(rx: &mut LinkRx<StreamCell>, slot: SlotId, cell: &Arc<StreamCell>) {
     rx.slots[i] = Some(cell.clone());
 }
 
-fn wire_tuple(tuple: &FourTuple) -> WireTuple {
+pub(super) fn wire_tuple(tuple: &FourTuple) -> WireTuple {
     fn wire(addr: SocketAddr) -> ([u8; 16], u16) {
         let ip = match addr.ip() {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -432,7 +432,7 @@ fn wire_tuple(tuple: &FourTuple) -> WireTuple {
 }
 
 /// The inverse of [`wire_tuple`]. `None`: one end is IPv4 and the other is not.
-fn four_tuple(tuple: &WireTuple) -> Option<FourTuple> {
+pub(super) fn four_tuple(tuple: &WireTuple) -> Option<FourTuple> {
     let end = |(ip, port): ([u8; 16], u16)| SocketAddr::new(IpAddr::from(ip).to_canonical(), port);
     let (local, remote) = (end(tuple.local), end(tuple.remote));
     (local.is_ipv4() == remote.is_ipv4()).then_some(FourTuple { local, remote })

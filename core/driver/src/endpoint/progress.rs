@@ -34,6 +34,7 @@ impl Endpoint {
         self.handle_cm_events();
         self.poll(self.control_cq);
         let waiting = self.place_waiting(now);
+        let flows = self.progress_flows(now);
         let silence = self.check_silence(now);
         let (todo, due) = self.todo.lock().take(now);
         let mut due = due.into_iter().peekable();
@@ -71,7 +72,7 @@ impl Endpoint {
         let expiry = self.expire_links(now);
         let todo = self.todo.lock();
         let retry = todo.wants_retry().then(|| now + RETRY_INTERVAL);
-        earliest([retry, waiting, silence, todo.timers.next(), expiry])
+        earliest([retry, waiting, flows, silence, todo.timers.next(), expiry])
     }
 
     fn handle_cm_events(&self) {

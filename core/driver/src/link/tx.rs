@@ -399,6 +399,26 @@ impl LinkTx {
         self.post(device, operation, Payload::Inline(&value.to_le_bytes()))
     }
 
+    /// Writes the status of a flow into the peer's memory; with an immediate it is a message.
+    pub(crate) fn status_word(
+        &mut self,
+        device: &dyn Device,
+        ring: &RingDescriptor,
+        value: u64,
+        imm: Option<Immediate>,
+    ) -> Result<(), PostError> {
+        if imm.is_some() {
+            self.take_credit(true)?;
+        }
+        let operation = Operation::Write { rkey: ring.rkey, offset: ring.base, imm: imm.map(Immediate::encode) };
+        let posted = self.post(device, operation, Payload::Inline(&value.to_le_bytes()));
+        posted.inspect_err(|_| {
+            if imm.is_some() {
+                self.proto.return_credit();
+            }
+        })
+    }
+
     /// Writes to the peer how many of its messages this side has consumed.
     pub(crate) fn message_credit(&mut self, device: &dyn Device, count: u64) {
         if let Some(word) = self.memory.window.as_ref().and_then(|w| w.word(0)) {

@@ -240,7 +240,7 @@ fn a_stream_whose_link_fails_has_a_reason() {
         stranger.post_recv(qp, 64).expect("it has room");
         client.progress(Instant::from_nanos(1));
         if let Some(version) = refused_version {
-            let hello = Hello { version, receive_depth: 64, max_streams: 4, credential: None };
+            let hello = Hello { version, receive_depth: 64, max_streams: 4, credential: None, datagrams: false };
             let bytes = ControlMessage::Hello(hello).encode();
             let imm = Some(Immediate::new(MessageKind::Control, 0).encode());
             let offset = remote.base + CREDIT_BLOCK_LEN as u64;

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod datagrams;
 mod direct;
 mod endpoints;
 mod finding;

@@ -281,9 +281,12 @@ impl Stream {
                 self.demote(Demotion::Requested(Reason::PeerRequest));
             }
             MessageKind::Close => self.handle_close(),
-            MessageKind::Data | MessageKind::Control | MessageKind::LinkWant | MessageKind::LinkGive => {
-                self.violate("not a stream signal")
-            }
+            MessageKind::Data
+            | MessageKind::Control
+            | MessageKind::LinkWant
+            | MessageKind::LinkGive
+            | MessageKind::Datagram
+            | MessageKind::Status => self.violate("not a stream signal"),
         }
     }
 

@@ -31,7 +31,13 @@ fn server(key: Option<&'static [u8]>) -> End {
 
 impl End {
     fn link(&self) -> Link {
-        let config = LinkConfig { max_streams: 4, receive_depth: 16, credit_interval: 1, connector: self.connector };
+        let config = LinkConfig {
+            max_streams: 4,
+            receive_depth: 16,
+            credit_interval: 1,
+            connector: self.connector,
+            datagrams: false,
+        };
         let key = self.key.map(|key| PreSharedKey::new(key).expect("long enough"));
         let admission = key.map(|key| Admission { key, nonce: [self.nonce; 16], ends: [self.near, self.far] });
         Link::new(config, admission)
@@ -203,7 +209,7 @@ proptest! {
     #[test]
     fn no_guess_is_admitted(nonce: [u8; 16], guess: [u8; 32], max_streams in 1u16.., receive_depth in 8u32..) {
         let credential = Some(Credential { nonce, proof: guess });
-        let theirs = Hello { version: 1, receive_depth, max_streams, credential };
+        let theirs = Hello { version: 1, receive_depth, max_streams, credential, datagrams: false };
         let mut near = client(Some(KEY)).link();
         prop_assert_eq!(near.handle_hello(&theirs), Err(LinkError::Refused(Reason::KeyMismatch)));
         let mut far = server(Some(KEY)).link();

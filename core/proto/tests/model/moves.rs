@@ -63,7 +63,13 @@ impl World {
             Message::Control(ControlMessage::Refuse(refuse)) => {
                 self.side[s].stream.handle_refuse(Reason::from_code(refuse.reason));
             }
-            Message::Control(ControlMessage::Hello(_) | ControlMessage::Proof(_)) => {}
+            // The link's, and those of flows of datagrams: a stream sends none.
+            Message::Control(
+                ControlMessage::Hello(_)
+                | ControlMessage::Proof(_)
+                | ControlMessage::Flow(_)
+                | ControlMessage::Grant(_),
+            ) => {}
             Message::Data { rewind } => self.side[s].stream.handle_data(1, rewind),
             Message::Signal(kind) => {
                 self.side[s].stream.handle_signal(kind);

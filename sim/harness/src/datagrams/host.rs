@@ -1,0 +1,266 @@
+//! A host with a device and sockets, as the library would use them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use netacc_device::middleware::{Fault, FaultConfig, SplitMix64};
+use netacc_device::{Device, FourTuple, Instant, PeerAddress};
+use netacc_driver::{Endpoint, Readiness, ReadySink, ReceivingFlow, SendingFlow, StreamCell};
+use parking_lot::Mutex;
+
+use crate::network::{Net, Port};
+use crate::plan::Plan;
+use crate::{Broken, Check, What};
+
+/// Datagrams that a socket of the kernel holds; it drops others.
+const KERNEL_ROOM: usize = 24;
+
+/// A datagram that a program receives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Received {
+    pub(super) from: SocketAddr,
+    pub(super) bytes: Vec<u8>,
+    pub(super) by_link: bool,
+}
+
+/// A datagram on the kernels' network.
+#[derive(Clone, Debug)]
+pub(super) struct Wired {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What the owner of the endpoint's flows knows.
+#[derive(Default)]
+struct Known {
+    /// Addresses from which the kernel has brought a socket of this host datagrams.
+    sources: BTreeSet<(SocketAddr, SocketAddr)>,
+    receiving: Vec<Arc<ReceivingFlow>>,
+}
+
+struct Owner(Arc<Mutex<Known>>);
+
+impl ReadySink for Owner {
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        true
+    }
+
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+
+    fn moved(&self, _: &Arc<StreamCell>) {}
+
+    fn takes_flows(&self) -> bool {
+        true
+    }
+
+    fn flow_offered(&self, addresses: &FourTuple) -> bool {
+        self.0.lock().sources.contains(&(addresses.local, addresses.remote))
+    }
+
+    fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {
+        self.0.lock().receiving.push(flow.clone());
+    }
+}
+
+/// A socket, and what its program does.
+pub(super) struct Socket {
+    pub(super) address: SocketAddr,
+    /// The program has the library.
+    pub(super) accelerated: bool,
+    kernel: VecDeque<Wired>,
+    /// Its program sleeps in the kernel.
+    pub(super) asleep: bool,
+    sending: BTreeMap<SocketAddr, Arc<SendingFlow>>,
+    /// Datagrams to each destination: a flow is opened after some.
+    sent: BTreeMap<SocketAddr, u32>,
+}
+
+/// See the module documentation.
+pub(super) struct Host {
+    pub(super) port: Port,
+    pub(super) endpoint: Endpoint,
+    known: Arc<Mutex<Known>>,
+    pub(super) sockets: Vec<Socket>,
+    /// What its kernel is to send.
+    pub(super) outgoing: Vec<Wired>,
+    pub(super) dropped: Vec<Wired>,
+    pub(super) opened: Vec<Arc<SendingFlow>>,
+}
+
+impl Host {
+    pub(super) fn open(net: &Net, plan: &Plan, seed: u64, number: usize, accelerated: &[bool]) -> Check<Host> {
+        let port = net.open(plan, number);
+        let mut device: Arc<dyn Device> = port.device();
+        if let Some(faults) = &plan.device_faults {
+            device = Arc::new(Fault::new(device, FaultConfig { seed: faults.seed ^ seed, ..faults.clone() }));
+        }
+        let known = Arc::<Mutex<Known>>::default();
+        let nonces = Mutex::new(SplitMix64::new(seed));
+        let endpoint = Endpoint::new(
+            device,
+            port.connection_manager(),
+            port.directory(),
+            plan.endpoint.clone(),
+            Arc::new(Owner(known.clone())),
+            Box::new(|| {}),
+            Box::new(move || {
+                let mut rng = nonces.lock();
+                let mut nonce = [0; 16];
+                nonce[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+                nonce[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
+                nonce
+            }),
+        );
+        let endpoint = endpoint.map_err(|error| Broken::new(What::Panic, format!("endpoint: {error}")))?;
+        let sockets = accelerated.iter().enumerate().map(|(i, accelerated)| Socket {
+            address: address(number, i),
+            accelerated: *accelerated,
+            kernel: VecDeque::new(),
+            asleep: false,
+            sending: BTreeMap::new(),
+            sent: BTreeMap::new(),
+        });
+        let sockets = sockets.collect();
+        let (outgoing, dropped, opened) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Host { port, endpoint, known, sockets, outgoing, dropped, opened })
+    }
+
+    fn receiving(&self, socket: SocketAddr) -> Vec<Arc<ReceivingFlow>> {
+        let known = self.known.lock();
+        known.receiving.iter().filter(|flow| flow.addresses.local == socket).cloned().collect()
+    }
+
+    /// A program sends a datagram. `peer`: the process at the destination, if it has the library. Whether it took a link.
+    pub(super) fn send(&mut self, socket: usize, to: SocketAddr, bytes: &[u8], peer: Option<PeerAddress>) -> bool {
+        let from = self.sockets[socket].address;
+        let flow = self.sockets[socket].sending.get(&to).cloned();
+        if let Some(flow) = &flow {
+            if self.endpoint.send_datagram(flow, bytes, 64, 0).is_ok() {
+                return true;
+            }
+            self.send_returned(flow);
+            flow.count_by_kernel();
+        }
+        self.outgoing.push(Wired { from, to, bytes: bytes.to_vec() });
+        let state = &mut self.sockets[socket];
+        let sent = state.sent.entry(to).or_default();
+        *sent += 1;
+        let wants_flow = flow.is_none_or(|flow| flow.is_closed()) && sent.is_power_of_two() && *sent > 1;
+        if let Some(peer) = peer.filter(|_| wants_flow && state.accelerated) {
+            let flow = self.endpoint.open_flow(peer, FourTuple { local: from, remote: to });
+            state.sending.insert(to, flow.clone());
+            self.opened.push(flow);
+        }
+        false
+    }
+
+    /// Datagrams that their receiver did not take before it slept go by the kernel.
+    fn send_returned(&mut self, flow: &SendingFlow) {
+        while let Some(bytes) = self.endpoint.take_returned(flow) {
+            flow.count_by_kernel();
+            self.outgoing.push(Wired { from: flow.addresses.local, to: flow.addresses.remote, bytes });
+        }
+    }
+
+    /// A program receives without waiting; one that sleeps has to be woken by its kernel first.
+    pub(super) fn receive(&mut self, socket: usize, now: Instant) -> Option<Received> {
+        if self.sockets[socket].asleep {
+            return None;
+        }
+        let flows = self.receiving(self.sockets[socket].address);
+        for flow in &flows {
+            self.endpoint.keep_awake(flow);
+            if let Some(datagram) = self.endpoint.receive_datagram(flow) {
+                return Some(Received { from: flow.addresses.remote, bytes: datagram.bytes, by_link: true });
+            }
+        }
+        while let Some(Wired { from, to, bytes }) = self.sockets[socket].kernel.pop_front() {
+            if self.sockets[socket].accelerated && self.takes_part(&flows, from, to, &bytes) {
+                continue;
+            }
+            // The newest flow of a source: an earlier one is over.
+            if let Some(flow) = flows.iter().rfind(|flow| flow.addresses.remote == from) {
+                flow.count_by_kernel();
+            }
+            self.known.lock().sources.insert((to, from));
+            return Some(Received { from, bytes, by_link: false });
+        }
+        flows.iter().for_each(|flow| flow.kernel_was_empty(now));
+        None
+    }
+
+    /// Whether a datagram from the kernel is a proof.
+    fn takes_part(&mut self, flows: &[Arc<ReceivingFlow>], from: SocketAddr, to: SocketAddr, bytes: &[u8]) -> bool {
+        let mut of_source = flows.iter().filter(|flow| flow.addresses.remote == from);
+        if let Some(answer) = of_source.find_map(|flow| self.endpoint.handle_source_proof(flow, bytes)) {
+            self.outgoing.push(Wired { from: to, to: from, bytes: answer.to_vec() });
+            return true;
+        }
+        let known = self.opened.iter().filter(|flow| flow.addresses == FourTuple { local: to, remote: from });
+        known.into_iter().any(|flow| flow.handle_proof(bytes))
+    }
+
+    /// A program is about to sleep in the kernel.
+    pub(super) fn sleep(&mut self, socket: usize) {
+        let state = &self.sockets[socket];
+        if !state.kernel.is_empty() || state.asleep {
+            return;
+        }
+        let flows = self.receiving(state.address);
+        let may = flows.iter().filter(|flow| !self.endpoint.let_sleep(flow)).count() == 0;
+        self.sockets[socket].asleep = may;
+    }
+
+    /// The kernel has a datagram for a socket.
+    pub(super) fn arrive(&mut self, datagram: Wired) {
+        let Some(socket) = self.sockets.iter_mut().find(|socket| socket.address == datagram.to) else { return };
+        if socket.kernel.len() >= KERNEL_ROOM {
+            self.dropped.push(datagram);
+            return;
+        }
+        socket.asleep = false;
+        socket.kernel.push_back(datagram);
+    }
+
+    /// One turn of the helper thread.
+    pub(super) fn help(&mut self, now: Instant) {
+        self.endpoint.progress(now);
+        self.endpoint.poll(self.endpoint.default_cq());
+        for flow in self.opened.clone() {
+            if let Some(proof) = flow.poll_proof(now) {
+                self.outgoing.push(Wired {
+                    from: flow.addresses.local,
+                    to: flow.addresses.remote,
+                    bytes: proof.to_vec(),
+                });
+            }
+            self.send_returned(&flow);
+            if flow.is_closed() {
+                self.endpoint.close_sending(&flow);
+            }
+        }
+    }
+
+    /// The programs close their sockets.
+    pub(super) fn close(&mut self) {
+        self.opened.iter().for_each(|flow| self.endpoint.close_sending(flow));
+        self.known.lock().receiving.iter().for_each(|flow| self.endpoint.close_receiving(flow));
+    }
+
+    /// Whether a socket has datagrams that its program has not received: from the kernel, and from links.
+    pub(super) fn waiting(&self, socket: usize) -> (bool, bool) {
+        let state = &self.sockets[socket];
+        (!state.kernel.is_empty(), self.receiving(state.address).iter().any(|flow| flow.has_more()))
+    }
+}
+
+/// The address of a socket.
+pub(super) fn address(host: usize, socket: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, host as u8 + 1], 5000 + socket as u16))
+}
