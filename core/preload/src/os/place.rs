@@ -288,6 +288,22 @@ mod tests {
         assert_eq!(alive.load(SeqCst), 0);
     }
 
+    // Breaks if a writer did not keep the value for a reader that has only named it.
+    #[test]
+    fn one_reader_keeps_the_value() {
+        let alive = AtomicUsize::new(0);
+        let place = Place::empty();
+        for new in [None, Some(())] {
+            drop(place.swap(Some(Counted::new(&alive))));
+            let reading = place.read().expect("a value");
+            drop(place.swap(new.map(|()| Counted::new(&alive))));
+            assert_eq!((alive.load(SeqCst), reading.1), (1 + usize::from(new.is_some()), 7));
+            drop(reading);
+            drop(place.swap(None));
+            assert_eq!(alive.load(SeqCst), 0);
+        }
+    }
+
     #[test]
     fn a_thread_that_ends_gives_its_hazards_back() {
         let place = Place::empty();
