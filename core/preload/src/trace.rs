@@ -92,8 +92,11 @@ impl Drop for Changing {
 fn map(fd: Option<c_int>) -> Result<(), c_int> {
     let old = MEMORY.load(Ordering::Acquire);
     let place = if old.is_null() { 0 } else { libc::MAP_FIXED };
-    let kind =
-        if fd.is_some() { libc::MAP_SHARED } else { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE };
+    let kind = match fd {
+        // An event must not take a fault.
+        Some(_) => libc::MAP_SHARED | libc::MAP_POPULATE,
+        None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    };
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: new memory, or in place of the old one, which is of the same length and holds nothing but words.
     let new = unsafe { libc::mmap(old, layout::BYTES, rights, kind | place, fd.unwrap_or(-1), 0) };

@@ -139,8 +139,10 @@ impl EventMemory {
         fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(seals))?;
         let length = NonZeroUsize::new(layout::BYTES).ok_or(io::ErrorKind::InvalidInput)?;
         let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // Its pages are there before the process writes: an event must not take a fault.
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         // SAFETY: a new mapping of a file that cannot shrink.
-        let start = unsafe { mmap(None, length, rights, MapFlags::MAP_SHARED, &file, 0) }?;
+        let start = unsafe { mmap(None, length, rights, flags, &file, 0) }?;
         let memory = EventMemory { file, start, clock, next: 0 };
         memory.words().word(0).store(layout::MAGIC, Ordering::Relaxed);
         memory.words().word(layout::CLOCK).store(clock.code(), Ordering::Relaxed);
