@@ -111,14 +111,13 @@ impl Pair {
 
     fn read(&self, n: usize, most: usize) -> Vec<u8> {
         let mut buf = vec![0; most];
-        // SAFETY: the vector has `most` writable bytes.
-        #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
-        let got =
-            unsafe { self.streams[n].lock(&self.ends[n]).change(|stream| stream.recv_link(buf.as_mut_ptr(), most)) };
-        match got {
-            LinkIo::Done(count) => buf.truncate(count),
-            _ => buf.clear(),
-        }
+        self.streams[n].lock(&self.ends[n]).change(|stream| {
+            // SAFETY: the vector has `most` writable bytes.
+            #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
+            let count = unsafe { stream.peek_link(buf.as_mut_ptr(), most, 0) };
+            stream.consume_link(count);
+            buf.truncate(count);
+        });
         buf
     }
 

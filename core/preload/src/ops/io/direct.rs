@@ -56,7 +56,8 @@ pub unsafe fn send(sock: &Socket, buf: *const c_void, len: usize, flags: c_int) 
 #[inline(always)]
 pub unsafe fn receive(sock: &Socket, buf: *mut c_void, len: usize, flags: c_int) -> Option<usize> {
     let (cell, endpoint) = (sock.stream.as_ref()?, runtime::get()?.endpoint()?);
-    let plain = flags & !WITHOUT_EFFECT == 0 && cell.low_water() == 1 && sock.answers.is_none() && !trace::is_recording();
+    let plain =
+        flags & !WITHOUT_EFFECT == 0 && cell.low_water() == 1 && sock.answers.is_none() && !trace::is_recording();
     if !plain || len == 0 || is_beyond(buf, len) {
         return None;
     }
