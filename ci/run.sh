@@ -439,9 +439,9 @@ job_docs() { # the documentation as a site in target/docs: reference from the co
     need_lab
     need "${NEEDS_REDIS[@]}"
     need_binaries
-    .venv/bin/python -m pytest docs
-    # Notebooks are executed with simulations of their own.
+    # Tutorials and notebooks make simulations of their own.
     [ -n "${NETACC_SIMULATOR:-}" ] || need_ns3
+    .venv/bin/python -m pytest docs
     NETACC_RUNS="$PWD/target/docs-runs" .venv/bin/python -m sphinx -q -W -n --keep-going -d target/docs-doctrees docs target/docs
     say "target/docs/index.html"
 }

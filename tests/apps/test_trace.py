@@ -17,8 +17,9 @@ from tests.apps.lib.process import Process
 from tests.apps.test_switch import redis_under_load, switch
 
 CLIENTS = 4
-# Longer than the scheduler of a busy machine keeps a process away, so that messages end within a window.
-WINDOWS = ["--duration", "1s", "--window", "200ms", "--every", "400ms"]
+# Long enough for messages to end within a window on a busy machine, and short enough for the memory to have
+# room for its events if the tool is kept away until it is over.
+WINDOWS = ["--duration", "1s", "--window", "50ms", "--every", "100ms"]
 LINK_STAGES = {"call", "copy", "held", "post", "wire", "completion", "wake", "ready", "read", "total"}
 ALWAYS = {"link": {"call", "copy", "read", "total"}, "anchor": {"call", "read", "total"}}
 ANCHOR_STAGES = {"call", "kernel", "wake", "ready", "read", "total"}
