@@ -434,7 +434,7 @@ impl Device for ShmDevice {
     #[inline]
     fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<bool, PostError> {
         let Some((pair, index, local)) = self.pairs.qp(qp) else { return gone() };
-        // What is not in the ring any more is handled, or is being handled by another thread. The other causes of a change of
+        // A message that has left the ring is handled, or another thread is handling it. The other causes of a change of
         // the sequence are no messages, or make this call fail.
         if seen.is_some() && local.has_completion() {
             return Ok(false);

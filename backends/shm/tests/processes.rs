@@ -247,7 +247,7 @@ fn region_survives_its_pair() {
     assert_eq!(&bytes, b"kept");
 }
 
-/// What was placed can be read at both ends of a queue pair that both have destroyed, as long as one of them has a region or
+/// Bytes that were placed can be read at both ends of a queue pair that both have destroyed, as long as one of them has a region or
 /// a window of it; after that its memory serves others.
 // Breaks if a stream whose link has died sends other bytes again than it was given: the peer's memory has the only copy.
 #[test]

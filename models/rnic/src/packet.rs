@@ -47,7 +47,7 @@ pub struct Packet {
     pub wire_bytes: u32,
     /// Congestion Experienced: set by a switch.
     pub congestion: bool,
-    /// What switches have added: to data on its way, of which an acknowledgement brings it back.
+    /// The telemetry that switches have added to data on its way. An acknowledgement brings it back.
     pub telemetry: Option<Telemetry>,
     /// The content.
     pub body: Body,

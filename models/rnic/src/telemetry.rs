@@ -19,7 +19,7 @@ const MASK: u64 = (1 << BITS) - 1;
 /// Nanoseconds in a unit of a queue's time, of 20 bits.
 const QUEUE_UNIT_NS: u64 = 16;
 
-/// What one port has added.
+/// The telemetry of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hop(pub u64);
 

@@ -116,7 +116,7 @@ impl Plan {
         plan
     }
 
-    /// Few processes with many connections that come and go on shared links. What is drawn for it is drawn apart, so that seeds
+    /// Few processes with many connections that come and go on shared links. Its draws are apart, so that seeds
     /// without it stay as they are.
     fn crowd(&mut self, rng: &mut SplitMix64) {
         self.processes = 2 + rng.below(2);

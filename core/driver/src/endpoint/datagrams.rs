@@ -77,7 +77,7 @@ impl Endpoint {
         inner.returned.pop_front()
     }
 
-    /// Ends a flow. What was sent and not taken yet may be lost: see [`is_drained`](SendingFlow::is_drained).
+    /// Ends a flow. Datagrams that were sent and not taken yet may be lost: see [`is_drained`](SendingFlow::is_drained).
     pub fn close_sending(&self, flow: &SendingFlow) {
         self.flows.lock().waiting.retain(|waiting| !std::ptr::eq(&**waiting, flow));
         let mut inner = flow.inner.lock();

@@ -11,7 +11,7 @@ use netacc_proto::FlowRefusal;
 use crate::common::{config, connect, run};
 use crate::endpoints::{configured, write};
 
-/// What an owner has seen, and the flows that it accepts.
+/// The datagrams that an owner has seen, and the flows that it accepts.
 #[derive(Default)]
 struct Seen {
     accepts: Option<FourTuple>,

@@ -197,7 +197,7 @@ impl Outgoing {
         self.end_by_kernel(to, reclaimed.len() as u64, true);
     }
 
-    /// Sends by the kernel what was taken back from a ring. What the kernel does not take is dropped.
+    /// Sends by the kernel the datagrams that were taken back from a ring. Those that the kernel does not take are dropped.
     #[cold]
     pub fn resend(&self, fd: c_int, to: &Address, reclaimed: &[Reclaimed], counts: &Counts) {
         let usual = self.marks[usize::from(!to.is_v4())];

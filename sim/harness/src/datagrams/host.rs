@@ -87,7 +87,7 @@ pub(super) struct Host {
     pub(super) endpoint: Endpoint,
     known: Arc<Mutex<Known>>,
     pub(super) sockets: Vec<Socket>,
-    /// What its kernel is to send.
+    /// The datagrams that its kernel is to send.
     pub(super) outgoing: Vec<Wired>,
     pub(super) dropped: Vec<Wired>,
     pub(super) opened: Vec<Arc<SendingFlow>>,
