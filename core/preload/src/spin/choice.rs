@@ -6,7 +6,8 @@
 //! either. So both ways are tried, and the waiting time for each event decides.
 //!
 //! Invariant: the way that is not in use is tried for at most one [`WINDOW`] (or until one spin is preempted) in each
-//! interval, and intervals double as long as it loses.
+//! interval. Each way has an interval of its own, which doubles as long as that way loses: how long sleeping has been the
+//! worse one says nothing about how soon spinning is worth a trial.
 
 use netacc_device::Instant;
 use std::time::Duration;
@@ -72,9 +73,9 @@ pub(super) struct Choice {
     sleep_ns: Option<u64>,
     window: Window,
     decided_at: Instant,
-    /// How long the other way is not tried after that.
-    interval: Duration,
-    retry_at: Instant,
+    /// How long spinning is not tried while the process sleeps, and the reverse.
+    spin_interval: Duration,
+    sleep_interval: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +109,8 @@ impl Choice {
             sleep_ns: None,
             window: Window { begun, waited_ns: 0, events: 0 },
             decided_at: begun,
-            interval: RETRY,
-            retry_at: begun,
+            spin_interval: RETRY,
+            sleep_interval: RETRY,
         }
     }
 
@@ -145,26 +146,38 @@ impl Choice {
             Phase::Trial if !is_lost && self.is_better(cost) => {
                 // If the peer does not begin to spin, this has not been worth it.
                 if self.in_use == Strategy::Sleep || cost <= WORTH_NS {
-                    self.interval = RETRY;
+                    *self.interval_of_use() = RETRY;
                 }
                 self.decide(now);
             }
-            Phase::Trial => {
-                self.in_use = self.in_use.other();
-                self.interval = (2 * self.interval).min(RETRY_MAX);
-                self.decide(now);
-            }
+            Phase::Trial => self.give_up(now),
             // Such waits do not spin, or in vain. Spinning is on trial again later, and for longer.
-            Phase::Decided if self.in_use == Strategy::Spin && self.is_worthless(cost) => {
-                self.in_use = Strategy::Sleep;
-                self.interval = (2 * self.interval).min(RETRY_MAX);
-                self.decide(now);
-            }
+            Phase::Decided if self.in_use == Strategy::Spin && self.is_worthless(cost) => self.give_up(now),
             Phase::Decided if self.is_due(cost, now) => {
                 self.in_use = self.in_use.other();
                 self.phase = Phase::Trial;
             }
-            Phase::Decided => {}
+            Phase::Decided => {
+                if self.in_use == Strategy::Spin && cost <= WORTH_NS && self.is_better(cost) {
+                    self.spin_interval = RETRY;
+                }
+            }
+        }
+    }
+
+    /// The way in use has lost: the other one is used from now on.
+    fn give_up(&mut self, now: Instant) {
+        let interval = self.interval_of_use();
+        *interval = (2 * *interval).min(RETRY_MAX);
+        self.in_use = self.in_use.other();
+        self.decide(now);
+    }
+
+    /// How long the way in use is not tried once it has lost.
+    fn interval_of_use(&mut self) -> &mut Duration {
+        match self.in_use {
+            Strategy::Spin => &mut self.spin_interval,
+            Strategy::Sleep => &mut self.sleep_interval,
         }
     }
 
@@ -197,11 +210,11 @@ impl Choice {
     /// Whether the other way is to be tried: its time has come, or spins cost clearly more than sleeps did.
     fn is_due(&self, cost: u64, now: Instant) -> bool {
         match self.in_use {
-            Strategy::Sleep => now >= self.retry_at,
+            Strategy::Sleep => now >= self.decided_at + self.spin_interval,
             Strategy::Spin if cost <= SLEEP_FLOOR_NS => false,
             Strategy::Spin => {
                 let is_worse = self.sleep_ns.is_some_and(|sleep| cost > 2 * sleep);
-                now >= self.retry_at || is_worse && now >= self.decided_at + RETRY
+                now >= self.decided_at + self.sleep_interval || is_worse && now >= self.decided_at + RETRY
             }
         }
     }
@@ -209,14 +222,14 @@ impl Choice {
     /// Makes the interval longer until the other way is tried.
     #[cfg(test)]
     pub(super) fn postpone(&mut self, by: Duration) {
-        self.interval += by;
+        self.spin_interval += by;
+        self.sleep_interval += by;
     }
 
     fn decide(&mut self, now: Instant) {
         self.phase = Phase::Decided;
         self.window = Window::new(now);
         self.decided_at = now;
-        self.retry_at = now + self.interval;
     }
 }
 
@@ -287,6 +300,26 @@ mod tests {
         let change = run(&mut choice, &IDLE_MACHINE, busy.now, 2 * RETRY_MAX);
         let after = run(&mut choice, &IDLE_MACHINE, change.now, SECONDS);
         assert_eq!(after.spent[Strategy::Sleep as usize], 0);
+    }
+
+    // Breaks if a process that has spun for long, and loses some time slices to a thread that seldom runs, sleeps for as long
+    // as it has not tried to.
+    #[test]
+    fn rare_interruptions_do_not_end_spinning() {
+        let idle = Machine { spin_ns: 8_000, sleep_ns: 60_000, preempted: None };
+        let interrupted = Machine { preempted: Some((3, 3_000_000)), ..idle };
+        let mut choice = Choice::new();
+        let mut end = run(&mut choice, &idle, 0, SECONDS).now;
+        let mut spent = [0; 2];
+        for _ in 0..20 {
+            for (machine, ms) in [(&interrupted, 10), (&idle, 490)] {
+                let run = run(&mut choice, machine, end, Duration::from_millis(ms));
+                end = run.now;
+                spent = [spent[0] + run.spent[0], spent[1] + run.spent[1]];
+            }
+        }
+        let [spin, sleep] = spent;
+        assert!(sleep * 10 < spin, "{spin} ns spinning, {sleep} ns asleep");
     }
 
     #[test]
