@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use netacc_trace::clocks::{join, NotRelated, Relation};
 use netacc_trace::events::{SavedWindow, Trace, Unreadable};
-use netacc_trace::message::{Message, Messages, Process, Window};
+use netacc_trace::message::{Messages, Process, Window};
 use netacc_trace::perfetto;
 
 use crate::bench::Machine;
@@ -239,10 +239,6 @@ fn processes(pids: &[u32]) -> Result<Vec<Process>, TraceError> {
 fn write_timeline(path: &Path, seen: &Seen, messages: &Messages, most: usize) -> Result<(), TraceError> {
     let mut file = Output::create(path)?;
     let messages = &messages.messages[..messages.messages.len().min(most)];
-    let end = messages.iter().map(Message::end).max().unwrap_or(0);
-    let events = seen.windows.iter().flat_map(|window| &window.events).filter(|stamped| stamped.time <= end);
-    let mut events: Vec<_> = events.copied().collect();
-    events.sort_by_key(|stamped| stamped.time);
-    let written = perfetto::write(&mut file.out, &seen.processes, &events, messages);
+    let written = perfetto::write(&mut file.out, &seen.processes, &seen.windows, messages);
     written.and_then(|()| file.out.flush()).map_err(TraceError::write(path))
 }

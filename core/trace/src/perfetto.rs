@@ -7,22 +7,26 @@ use std::io::{self, Write};
 use netacc_config::trace::Point;
 use serde_json::{json, Value};
 
-use crate::message::{Message, Process, Stamped};
+use crate::message::{Message, Process, Stamped, Window};
 use crate::stage::Stage;
 
-/// Writes the timeline. Times in it are in microseconds, since the first event.
+/// Writes the timeline, until the end of the last one of the messages. Times in it are in microseconds, since its first slice
+/// or message.
 ///
 /// # Errors
 /// The writer's.
-pub fn write(out: &mut impl Write, processes: &[Process], events: &[Stamped], messages: &[Message]) -> io::Result<()> {
-    let first_event = events.iter().map(|stamped| stamped.time);
-    let origin = first_event.chain(messages.iter().map(|message| message.start)).min().unwrap_or(0);
+pub fn write(out: &mut impl Write, processes: &[Process], windows: &[Window], messages: &[Message]) -> io::Result<()> {
+    let end = messages.iter().map(Message::end).max().unwrap_or(0);
+    let slices: Vec<_> =
+        windows.iter().flat_map(|window| slices(&window.events)).filter(|slice| slice.end <= end).collect();
+    let begins = slices.iter().map(|slice| slice.start).chain(messages.iter().map(|message| message.start));
+    let origin = begins.min().unwrap_or(0);
     let mut list = Lines { out, origin, first: true };
     list.out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
     for process in processes {
         list.push(&json!({"ph": "M", "name": "process_name", "pid": process.pid, "args": {"name": process.program}}))?;
     }
-    for slice in slices(events) {
+    for slice in slices {
         let pid = processes.get(slice.process).map_or(0, |process| process.pid);
         list.slice(slice.name, pid, slice.thread.into(), (slice.start, slice.end), &Value::Null)?;
     }
@@ -41,11 +45,14 @@ struct Slice {
     end: u64,
 }
 
-/// The waits and sleeps of threads, each of them within one window.
+/// The waits and sleeps of threads in one window: what was not recorded between two windows would join the beginning of one
+/// wait with the end of another.
 fn slices(events: &[Stamped]) -> Vec<Slice> {
+    let mut events = events.to_vec();
+    events.sort_by_key(|stamped| stamped.time);
     let mut begun: HashMap<(usize, u32, Point), u64> = HashMap::new();
     let mut slices = Vec::new();
-    for Stamped { time, process, event } in events {
+    for Stamped { time, process, event } in &events {
         let (begin, name) = match event.point {
             Point::Wait | Point::Asleep => {
                 begun.insert((*process, event.thread, event.point), *time);
@@ -137,16 +144,17 @@ struct Track {
 
 #[cfg(test)]
 mod tests {
+    use netacc_config::trace::Event;
+
     use super::*;
     use crate::message::{Party, Path};
     use crate::stage::Stages;
 
-    #[test]
-    fn the_timeline_is_json_in_which_every_part_ends() {
+    fn message() -> Message {
         let mut stages = Stages::default();
         stages.add(Stage::Copy, 2000);
         stages.add(Stage::Read, 1000);
-        let message = Message {
+        Message {
             window: 0,
             connection: 1,
             sender: Party { process: 0, thread: 5, port: 1, opener: true },
@@ -156,12 +164,47 @@ mod tests {
             start: 10_000,
             stages,
             hold: None,
-        };
+        }
+    }
+
+    fn event(point: Point) -> Event {
+        Event {
+            time: 0,
+            point,
+            thread: 5,
+            connection: 0,
+            lower: true,
+            local_port: 0,
+            remote_port: 0,
+            position: 0,
+            amount: 0,
+            reason: 0,
+            opener: false,
+        }
+    }
+
+    fn timeline(windows: &[Window]) -> Vec<Value> {
         let processes = [(1, "client"), (2, "\"server")].map(|(pid, name)| Process { pid, program: name.into() });
         let mut out = Vec::new();
-        write(&mut out, &processes, &[], &[message]).expect("memory");
+        write(&mut out, &processes, windows, &[message()]).expect("memory");
         let timeline: Value = serde_json::from_slice(&out).expect("JSON");
-        let events = timeline["traceEvents"].as_array().expect("a list");
+        timeline["traceEvents"].as_array().expect("a list").clone()
+    }
+
+    // Breaks if a wait begins in one window and ends in the next one: many others may have passed between the two.
+    #[test]
+    fn waits_lie_within_one_window() {
+        let at = |time, point| Stamped { time, process: 0, event: event(point) };
+        let window = |events: Vec<Stamped>| Window { counted_until: 0, events };
+        let first = vec![at(5_000, Point::Wait), at(3_000, Point::Reported), at(2_000, Point::Wait)];
+        let second = vec![at(9_000, Point::Reported)];
+        let waits = timeline(&[window(first), window(second)]).into_iter().filter(|event| event["name"] == "wait");
+        assert_eq!(waits.map(|wait| wait["dur"].as_f64()).collect::<Vec<_>>(), [Some(1.0)]);
+    }
+
+    #[test]
+    fn the_timeline_is_json_in_which_every_part_ends() {
+        let events = timeline(&[]);
         let count = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
         assert_eq!((count("M"), count("b"), count("e"), count("X"), count("s"), count("f")), (2, 3, 3, 2, 1, 1));
         assert!(events.iter().any(|event| event["name"] == "read" && event["ts"] == 2.0 && event["dur"] == 1.0));

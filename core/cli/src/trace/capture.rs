@@ -106,11 +106,11 @@ pub(crate) fn capture(
     let rough = Scale::between(first, Reading::take(clock));
     let bar = if plan.progress { bar(plan) } else { ProgressBar::hidden() };
     let begun = Instant::now();
-    let mut windows = Vec::new();
+    let mut windows: Vec<Raw> = Vec::new();
     let mut lost = 0;
     let mut kept = 0;
     while begun.elapsed() < plan.duration && kept < MOST_EVENTS && !stop() {
-        let number = next_window(plan.every);
+        let number = next_window(plan.every, windows.last().map(|raw| raw.number));
         let (raw, missed) = window(&mut tracees, clock, &rough, plan);
         kept += raw.events.len();
         windows.push(Raw { number, ..raw });
@@ -125,16 +125,23 @@ pub(crate) fn capture(
     Ok(Capture { trace: Trace { host, processes, windows }, lost, full: kept >= MOST_EVENTS })
 }
 
-/// Waits for the next multiple of the time between windows, unless the last one has just passed, and returns its number. Hosts
-/// have that time in common, as far as they keep it.
-fn next_window(every: Duration) -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+/// Waits until the window after the `last` one is to open, and returns its number. Windows open at multiples of the time
+/// between them. Hosts have these times in common, as far as they keep them.
+fn next_window(every: Duration, last: Option<u64>) -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (number, opens) = following(since, every, last);
+    std::thread::sleep(opens.saturating_sub(since));
+    number
+}
+
+/// The number of the window after the `last` one, and when it opens, both at `since` of the same clock. A window that should
+/// have opened less than a quarter of the time between windows ago still counts, so that two hosts skip none at their starts.
+fn following(since: Duration, every: Duration, last: Option<u64>) -> (u64, Duration) {
     let every = every.as_nanos().max(1);
-    let (number, late) = (since / every, since % every);
-    let next = if late < every / 4 { number } else { number + 1 };
-    let left = (next * every).saturating_sub(since);
-    std::thread::sleep(Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX)));
-    u64::try_from(next).unwrap_or(u64::MAX)
+    let begun = since.as_nanos().saturating_sub(every / 4).div_ceil(every);
+    let number = begun.max(last.map_or(0, |last| u128::from(last) + 1));
+    let whole = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+    (whole(number), Duration::from_nanos(whole(number.saturating_mul(every))))
 }
 
 fn bar(plan: Plan) -> ProgressBar {
@@ -188,5 +195,34 @@ fn stamp(raw: &Raw, scale: &Scale) -> SavedWindow {
         number: raw.number,
         counted_until: scale.nanoseconds(raw.counted_until),
         events: raw.events.iter().map(stamped).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_millis(500);
+
+    // Breaks if a short window is followed by another one at once: then a trace costs several times what it should.
+    #[test]
+    fn a_window_opens_once() {
+        let opened = Duration::from_secs(1000);
+        let after_it = opened + Duration::from_millis(10);
+        assert_eq!(following(after_it, EVERY, Some(2000)), (2001, opened + EVERY));
+    }
+
+    #[test]
+    fn windows_that_were_missed_are_left_out() {
+        let now = Duration::from_millis(1_000_900);
+        assert_eq!(following(now, EVERY, Some(1995)), (2002, Duration::from_secs(1001)));
+    }
+
+    // Breaks if two hosts that begin at the same time, one of them a moment later, begin with different windows.
+    #[test]
+    fn a_start_that_is_a_moment_late_is_in_time() {
+        let begins = [Duration::from_millis(999_900), Duration::from_millis(1_000_100)];
+        assert_eq!(begins.map(|now| following(now, EVERY, None).0), [2000, 2000]);
+        assert_eq!(following(Duration::from_millis(1_000_200), EVERY, None).0, 2001);
     }
 }
