@@ -11,6 +11,7 @@
 #include "ns3/ipv4-end-point.h"
 #include "ns3/ipv4-header.h"
 #include "ns3/ipv4-interface.h"
+#include "ns3/node.h"
 #include "ns3/tcp-header.h"
 
 namespace ns3
@@ -49,6 +50,33 @@ RnicTcpL4Protocol::Find(const Key& key) const
 {
     auto found = m_registered.find(key);
     return found != m_registered.end() && found->second->GetEndPoint() ? found->second : nullptr;
+}
+
+Ptr<TcpL4Protocol>
+RnicTcpL4Protocol::GetShard(const Key& key)
+{
+    Ptr<TcpL4Protocol>& shard = m_shards[Hash()(key) % SHARDS];
+    if (!shard)
+    {
+        shard = CreateObject<TcpL4Protocol>();
+        shard->SetNode(GetObject<Node>());
+        shard->SetDownTarget(GetDownTarget());
+    }
+    return shard;
+}
+
+void
+RnicTcpL4Protocol::DoDispose()
+{
+    for (Ptr<TcpL4Protocol>& shard : m_shards)
+    {
+        if (shard)
+        {
+            shard->Dispose();
+            shard = nullptr;
+        }
+    }
+    TcpL4Protocol::DoDispose();
 }
 
 enum IpL4Protocol::RxStatus

@@ -9,6 +9,7 @@
 
 #include "ns3/tcp-l4-protocol.h"
 
+#include <array>
 #include <unordered_map>
 
 namespace ns3
@@ -22,6 +23,10 @@ class RnicTcpSocket;
  * sockets of the node. It finds the same one.
  *
  * Sockets register once their peer is known, or they listen. A segment of no registered socket takes ns-3's way.
+ *
+ * ns-3 also compares a new connection of a listener with all end points of the node, because no two may have the same addresses
+ * and ports. So the end points of such connections lie in shards, which are TCPs of the same node. A connection's addresses and ports
+ * decide which one it is, so two that are the same are still found.
  */
 class RnicTcpL4Protocol : public TcpL4Protocol
 {
@@ -62,12 +67,21 @@ class RnicTcpL4Protocol : public TcpL4Protocol
      */
     void Unregister(const Key& key, RnicTcpSocket* socket);
 
+    /**
+     * \param key of a listener's new connection
+     * \return the TCP that is to have its end point
+     */
+    Ptr<TcpL4Protocol> GetShard(const Key& key);
+
     using TcpL4Protocol::Receive;
 
     // From TcpL4Protocol
     enum IpL4Protocol::RxStatus Receive(Ptr<Packet> packet,
                                         const Ipv4Header& header,
                                         Ptr<Ipv4Interface> interface) override;
+
+  protected:
+    void DoDispose() override;
 
   private:
     /// Hashes a key.
@@ -90,7 +104,11 @@ class RnicTcpL4Protocol : public TcpL4Protocol
      */
     RnicTcpSocket* Find(const Key& key) const;
 
+    /// Of connections of listeners. Arbitrary: 20,000 connections are 80 for each.
+    static const std::size_t SHARDS = 256;
+
     std::unordered_map<Key, RnicTcpSocket*, Hash> m_registered; //!< sockets unregister before they are no more
+    std::array<Ptr<TcpL4Protocol>, SHARDS> m_shards;            //!< null before the first connection of each
 };
 
 } // namespace ns3

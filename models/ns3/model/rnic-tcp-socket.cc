@@ -6,6 +6,7 @@
 
 #include "rnic-tcp-socket.h"
 
+#include "ns3/inet-socket-address.h"
 #include "ns3/ipv4-end-point.h"
 #include "ns3/log.h"
 #include "ns3/object-factory.h"
@@ -61,24 +62,21 @@ RnicTcpSocket::Create(Ptr<Node> node)
 }
 
 RnicTcpSocket::RnicTcpSocket()
-    : m_registered(false),
-      m_key()
+    : m_key()
 {
 }
 
 RnicTcpSocket::RnicTcpSocket(const RnicTcpSocket& other)
     : TcpSocketBase(other),
-      m_registered(false),
       m_key()
 {
 }
 
 RnicTcpSocket::~RnicTcpSocket()
 {
-    Ptr<RnicTcpL4Protocol> tcp = DynamicCast<RnicTcpL4Protocol>(m_tcp);
-    if (m_registered && tcp)
+    if (m_finder)
     {
-        tcp->Unregister(m_key, this);
+        m_finder->Unregister(m_key, this);
     }
 }
 
@@ -103,8 +101,8 @@ RnicTcpSocket::GetEndPoint() const
 void
 RnicTcpSocket::Register()
 {
-    Ptr<RnicTcpL4Protocol> tcp = DynamicCast<RnicTcpL4Protocol>(m_tcp);
-    if (!tcp || !m_endPoint)
+    Ptr<RnicTcpL4Protocol> finder = m_node->GetObject<RnicTcpL4Protocol>();
+    if (!finder || !m_endPoint)
     {
         return;
     }
@@ -113,8 +111,8 @@ RnicTcpSocket::Register()
                                        m_endPoint->GetLocalPort(),
                                        m_endPoint->GetPeerAddress(),
                                        m_endPoint->GetPeerPort());
-    m_registered = true;
-    tcp->Register(m_key, this);
+    m_finder = finder;
+    finder->Register(m_key, this);
 }
 
 int
@@ -136,6 +134,13 @@ RnicTcpSocket::Listen()
 void
 RnicTcpSocket::CompleteFork(Ptr<Packet> packet, const TcpHeader& header, const Address& from, const Address& to)
 {
+    Ptr<RnicTcpL4Protocol> finder = m_node->GetObject<RnicTcpL4Protocol>();
+    if (finder && InetSocketAddress::IsMatchingType(to))
+    {
+        InetSocketAddress local = InetSocketAddress::ConvertFrom(to);
+        InetSocketAddress peer = InetSocketAddress::ConvertFrom(from);
+        m_tcp = finder->GetShard(GetKey(local.GetIpv4(), local.GetPort(), peer.GetIpv4(), peer.GetPort()));
+    }
     TcpSocketBase::CompleteFork(packet, header, from, to);
     Register();
 }

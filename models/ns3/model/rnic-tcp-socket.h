@@ -82,8 +82,8 @@ class RnicTcpSocket : public TcpSocketBase
     /// Has the node find this socket by its addresses and ports.
     void Register();
 
-    bool m_registered;             //!< whether it has a key
-    RnicTcpL4Protocol::Key m_key;  //!< of its segments
+    Ptr<RnicTcpL4Protocol> m_finder; //!< that finds it by its key; null before it has one
+    RnicTcpL4Protocol::Key m_key;    //!< of its segments
 };
 
 } // namespace ns3
