@@ -41,7 +41,7 @@ pub use reason::Reason;
 pub use ring::{RxRing, Span, TxRing, Violation};
 pub use silence::{Silence, PROBE_INTERVAL, SILENCE_LIMIT};
 pub use stream::{
-    AnchorWrite, Control, Credit, Demotion, Failure, PeerFin, Phase, RecordVerdict, Revival, Role, RxSource,
+    AnchorWrite, Control, Credit, Demotion, Failure, PeerFin, Phase, RecordVerdict, Rest, Revival, Role, RxSource,
     SocketError, Stream, StreamConfig, TcpState, TxSink, LINGER_LIMIT, RECORD_GRACE,
 };
 pub use wire::{

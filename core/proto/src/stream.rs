@@ -39,7 +39,7 @@ use crate::Reason;
 
 use state::{AnchorState, Attempt, Failed, History, Incoming, LinkState, Outgoing, RxState, Shutdown, Socket, TxState};
 
-pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
+pub use anchor::{AnchorWrite, RecordVerdict, Rest, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
 pub use tcp::TcpState;
 

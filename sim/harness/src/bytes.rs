@@ -7,8 +7,12 @@
 const MAGIC: [u8; 8] = [0xA7, 0x9D, b'n', b'a', b'c', b'c', 0xE1, 0x1A];
 
 /// How many of the last of `bytes` may be the first bytes of a record whose writer died: too few to distinguish from data.
-pub(crate) fn torn_record(bytes: &[u8]) -> usize {
-    (1..MAGIC.len().min(bytes.len() + 1)).rev().find(|n| bytes.ends_with(&MAGIC[..*n])).unwrap_or(0)
+/// The reader was given `before` of them already.
+pub(crate) fn torn_record(before: usize, bytes: &[u8]) -> usize {
+    let possible = &MAGIC[before..MAGIC.len() - 1];
+    let lens = 1..=possible.len().min(bytes.len());
+    // Nothing stands between the parts of a record.
+    lens.rev().find(|n| bytes.ends_with(&possible[..*n]) && (before == 0 || *n == bytes.len())).unwrap_or(0)
 }
 
 fn mix(mut z: u64) -> u64 {

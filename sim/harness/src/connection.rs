@@ -52,6 +52,10 @@ pub(crate) struct Direction {
     pub(crate) read: u64,
     /// The writer has ended it, by `shutdown`, by `close`, or by dying.
     pub(crate) ended: bool,
+    /// The writer's process has died, perhaps while it wrote a record.
+    pub(crate) died: bool,
+    /// Bytes of such a record that the reader was given.
+    pub(crate) torn: usize,
 }
 
 /// One connection.
@@ -87,12 +91,10 @@ impl Connection {
         let wrong = |b: &[u8]| {
             bytes::mismatch(key(number, 1 - side), at, b).is_some() || at + b.len() as u64 > direction.written
         };
-        // A peer that dies within the first seven bytes of a marker leaves its reader with those: no protocol on a byte
-        // stream can tell. The stream fails right after.
-        let bytes = match bytes::torn_record(bytes) {
-            torn if self.broken && torn > 0 && wrong(bytes) => &bytes[..bytes.len() - torn],
-            _ => bytes,
-        };
+        // A peer that dies within the first seven bytes of a marker leaves its reader with those and the end that its
+        // kernel sends: no protocol on a byte stream can tell.
+        let torn = if direction.died && wrong(bytes) { bytes::torn_record(direction.torn, bytes) } else { 0 };
+        let bytes = &bytes[..bytes.len() - torn];
         if let Some((position, found, expected)) = bytes::mismatch(key(number, 1 - side), at, bytes) {
             let detail = format!(
                 "connection {number} side {side} read {found:#04x} for {expected:#04x} at position {position} ({} bytes from {at})",
@@ -110,6 +112,7 @@ impl Connection {
         }
         if !peek {
             direction.read += bytes.len() as u64;
+            direction.torn += torn;
         }
         Ok(())
     }

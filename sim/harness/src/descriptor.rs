@@ -246,6 +246,10 @@ impl Anchor for Handle {
         self.descriptor.anchor.lock().as_ref().is_none_or(Anchor::is_ended)
     }
 
+    fn has_fin(&self, read: u64) -> Option<bool> {
+        self.descriptor.anchor.lock().as_ref().and_then(|anchor| anchor.has_fin(read))
+    }
+
     fn unread(&self) -> u64 {
         self.descriptor.anchor.lock().as_ref().map_or(0, Anchor::unread)
     }

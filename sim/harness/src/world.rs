@@ -242,13 +242,15 @@ impl World {
         for connection in &mut self.connections {
             for s in 0..2 {
                 let side = &mut connection.sides[s];
-                if side.process == p && side.cell.take().is_some() {
+                if side.process != p {
+                    continue;
+                }
+                // A closed side perhaps still lingers: its bytes may be lost.
+                connection.broken = true;
+                connection.directions[s].died = true;
+                if side.cell.take().is_some() {
                     side.descriptor.close();
-                    connection.broken = true;
                     connection.directions[s].ended = true;
-                } else if side.process == p {
-                    // Closed, but perhaps still lingering: its bytes may be lost.
-                    connection.broken = true;
                 }
             }
         }

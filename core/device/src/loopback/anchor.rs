@@ -267,6 +267,10 @@ impl Anchor for InMemoryAnchor {
         near.reset_received || near.fin_received
     }
 
+    fn has_fin(&self, _read: u64) -> Option<bool> {
+        Some(self.holder.pipe.lock().ends[self.holder.end as usize].fin_received)
+    }
+
     fn unread(&self) -> u64 {
         let pipe = self.holder.pipe.lock();
         pipe.ends[self.holder.end as usize].unread.len() as u64

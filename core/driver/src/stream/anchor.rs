@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netacc_device::{AnchorError, Instant, ShownEnd};
 use netacc_proto::{
-    AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Revival, RxSource, Span, CORKED_WORD, CREDIT_BLOCK_LEN,
+    AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Rest, Revival, RxSource, Span, CORKED_WORD, CREDIT_BLOCK_LEN,
     MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
 };
 
@@ -38,16 +38,6 @@ pub enum AnchorEvent {
     Ended,
     /// The connection is broken.
     Failed,
-}
-
-/// The rest of a record whose beginning has perhaps come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
-    Coming,
-    /// The beginning has been there for RECORD_GRACE.
-    Late,
-    /// The peer has ended its direction: it will never come.
-    Never,
 }
 
 /// The next step of [`LockedStream::progress_records`].
@@ -113,15 +103,14 @@ impl StreamCell {
 
 impl LockedStream<'_> {
     /// Reads and writes records and replayed bytes on the anchor, as far as they go. Call when the anchor may have
-    /// become readable or writable and the stream is not plain. `complete`: the peer has ended its direction, so that a
-    /// mere beginning of a record is application bytes; after an [`AnchorEvent`] has reported it, it need not be
-    /// repeated.
+    /// become readable or writable and the stream is not plain. `complete`: the peer has ended its direction, so that no
+    /// more of a record will come; after an [`AnchorEvent`] has reported it, it need not be repeated.
     pub fn progress_anchor(&mut self, complete: bool) -> AnchorProgress {
-        self.progress_records(if complete { Rest::Never } else { Rest::Coming })
+        self.progress_records(if complete { Rest::Ended } else { Rest::Coming })
     }
 
     fn progress_records(&mut self, rest: Rest) -> AnchorProgress {
-        let rest = if self.inner.tcp.end.reported { Rest::Never } else { rest };
+        let rest = if self.inner.tcp.end.reported { Rest::Ended } else { rest };
         loop {
             let write = self.write_anchor();
             // A thread blocked in the kernel takes the record itself: see `StreamCell::block_in_kernel`.
@@ -173,10 +162,8 @@ impl LockedStream<'_> {
     fn take_record(&mut self, head: &mut [u8; RECORD_LEN], n: usize, rest: Rest) -> Step {
         let inner = &mut *self.inner;
         let before = inner.proto.rx_source();
-        // The kernel may report the reset of a connection to no caller: that of a closed stream, above all.
-        let rest = if n < RECORD_LEN && inner.anchor.is_over() { Rest::Never } else { rest };
-        let complete = rest == Rest::Never || rest == Rest::Late && n < MAGIC_LEN;
-        match inner.proto.handle_record(&head[..n], complete) {
+        let rest = if n < RECORD_LEN { inner.rest_of_record(rest) } else { rest };
+        match inner.proto.handle_record(&head[..n], rest) {
             RecordVerdict::Consume => {
                 self.arrived = true;
                 if self.inner.anchor.try_read(head).ok() != Some(RECORD_LEN) {
@@ -187,7 +174,7 @@ impl LockedStream<'_> {
                 self.inner.tcp.partial.end();
                 Step::Next
             }
-            RecordVerdict::NeedMore if rest == Rest::Never => {
+            RecordVerdict::NeedMore if rest.is_over() => {
                 //= spec §3.3.2
                 //# Any others never do: if the anchor ends after them, the peer has died, and its reader gets a reset.
                 self.anchor_ended();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use netacc_device::AnchorError;
-use netacc_proto::{RxSource, SocketError, TxSink};
+use netacc_proto::{Rest, RxSource, SocketError, TxSink};
 
 use super::cell::{Inner, LinkCell};
 use super::states::Listed;
@@ -55,6 +55,18 @@ impl Inner {
         let fin = self.anchor.has_fin(counted)?;
         self.tcp.end.fin_seen |= fin;
         Some(fin)
+    }
+
+    /// What follows the unread beginning of a record, of which `rest` is what the caller knows.
+    pub(super) fn rest_of_record(&mut self, rest: Rest) -> Rest {
+        // The kernel may report the reset of a connection to no caller: that of a closed stream, above all.
+        let over = self.anchor.is_over() || self.tcp.end.broken;
+        match self.check_fin() {
+            _ if !over => rest,
+            Some(false) => Rest::Reset,
+            None if self.tcp.end.broken && !self.tcp.end.fin_seen => Rest::Reset,
+            _ => Rest::Ended,
+        }
     }
 
     /// If the kernel has only the peer's FIN where a reset is due: writes one byte, once, which the peer's kernel

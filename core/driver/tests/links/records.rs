@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, InMemoryAnchor};
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric};
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
-use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell};
-use netacc_proto::{TxSink, RECORD_GRACE};
+use netacc_driver::{AnchorEvent, Endpoint, LinkIo, Readiness, Shutdown, StreamCell};
+use netacc_proto::{RxSource, TxSink, RECORD_GRACE};
 
 use crate::common::{connect_over, run};
 use crate::endpoints::{endpoint, observed, read, sharing, write};
@@ -74,6 +74,22 @@ fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
 
 /// A stream of the server with two bytes on its anchor that may begin a record. `watch` observes the anchor.
 fn with_beginning_of_record(client: &Endpoint, server: &Endpoint, port: u16, watch: &Watch) -> Arc<StreamCell> {
+    with_cut_record(client, server, port, watch).0
+}
+
+/// As [`with_beginning_of_record`], with the wire.
+fn with_cut_record(client: &Endpoint, server: &Endpoint, port: u16, watch: &Watch) -> (Arc<StreamCell>, AnchorWire) {
+    let (_, far, wire) = with_void_pledge(client, server, port, watch);
+    (far, wire)
+}
+
+/// As [`with_cut_record`], with the client's stream, which has voided its pledge.
+fn with_void_pledge(
+    client: &Endpoint,
+    server: &Endpoint,
+    port: u16,
+    watch: &Watch,
+) -> (Arc<StreamCell>, Arc<StreamCell>, AnchorWire) {
     let (a, b, wire) = anchor_pair(AnchorConfig::default());
     let mut to = a.clone();
     let (near, far) = connect_over(client, server, port, (a, ReadingAnchor(b, watch.clone())));
@@ -88,7 +104,43 @@ fn with_beginning_of_record(client: &Endpoint, server: &Endpoint, port: u16, wat
     wire.deliver_all();
     server.progress(Instant::from_nanos(0));
     far.lock(server).change(|stream| stream.progress_anchor(false));
-    far
+    (near, far, wire)
+}
+
+/// Breaks if bytes that may begin a marker were given to the program because the connection was reset before the rest of
+/// them came. The reset is found by a look at the connection, or reported by the kernel.
+#[test]
+fn a_beginning_of_a_record_before_a_reset_is_no_data() {
+    for (reported, port) in [(false, 40_006), (true, 40_007)] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+        let (far, wire) = with_cut_record(&client, &server, port, &Watch::default());
+        wire.break_off();
+        wire.deliver_all();
+        if reported {
+            far.anchor_event(&server, AnchorEvent::Failed);
+        } else {
+            far.take_in(&server);
+        }
+        assert!(!far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
+        assert!(matches!(far.lock(&server).rx_source(), RxSource::Failed(_)), "reported: {reported}");
+    }
+}
+
+/// Breaks if such bytes were withheld although the peer has ended its direction in good order, whatever came later.
+#[test]
+fn a_beginning_of_a_record_before_an_end_is_data() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (near, far, wire) = with_void_pledge(&client, &server, 40_008, &Watch::default());
+    near.lock(&client).change(|stream| stream.shutdown(Shutdown::Write));
+    near.lock(&client).change(|stream| stream.progress_anchor(false));
+    wire.deliver_all();
+    far.lock(&server).change(|stream| stream.shutdown(Shutdown::Write));
+    wire.break_off();
+    wire.deliver_all();
+    far.anchor_event(&server, AnchorEvent::Failed);
+    assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
 }
 
 /// Breaks if each turn of the control path checked all streams that wait for the clock.
@@ -171,6 +223,9 @@ impl Anchor for ReadingAnchor {
     }
     fn is_ended(&self) -> bool {
         self.0.is_ended()
+    }
+    fn has_fin(&self, read: u64) -> Option<bool> {
+        self.0.has_fin(read)
     }
     fn unread(&self) -> u64 {
         self.0.unread()

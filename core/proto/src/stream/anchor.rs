@@ -7,10 +7,7 @@ use crate::stream::state::Shutdown;
 use crate::stream::{Control, Failure, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, MAGIC_LEN, RECORD_LEN};
 
-/// How long the mere beginning of a record is waited for before it may count as `complete`.
-//= spec §3.3.2
-//# Fewer than eight at a pledged position count as application bytes when the anchor has ended, or RECORD_GRACE (3 s) has
-//# passed without another byte.
+/// How long the rest of a record is waited for before it is [`Late`](Rest::Late).
 pub const RECORD_GRACE: Duration = Duration::from_secs(3);
 
 /// A write to do on the anchor. Take it, write as much as the anchor takes, report with `anchor_written`.
@@ -26,12 +23,33 @@ pub enum AnchorWrite {
     ShutdownRead,
 }
 
+/// What is known of the bytes that follow the peeked ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// More may come at any time.
+    Coming,
+    /// None have come for [`RECORD_GRACE`].
+    Late,
+    /// None will come: the peer has ended its direction of the anchor (FIN).
+    Ended,
+    /// None will come: the anchor was reset.
+    Reset,
+}
+
+impl Rest {
+    /// No more bytes will ever come.
+    pub fn is_over(self) -> bool {
+        matches!(self, Rest::Ended | Rest::Reset)
+    }
+}
+
 /// The result of examining peeked bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordVerdict {
     /// A record: consume exactly `RECORD_LEN` bytes of the anchor.
     Consume,
-    /// Perhaps the beginning of a record: check again when there is more, or call with `complete`.
+    /// Perhaps the beginning of a record: check again when there is more, or when its rest is late. If no more will
+    /// come, the peer has died: call [`handle_anchor_end`](Stream::handle_anchor_end).
     NeedMore,
     /// Application bytes: leave them where they are.
     Plain,
@@ -166,25 +184,40 @@ impl Stream {
     }
 
     /// Bytes peeked from the anchor where a record may stand ([`RxSource::Record`](crate::RxSource), or the anchor
-    /// became readable while reading from the link). `complete`: no more bytes will ever come, or none have come for
-    /// [`RECORD_GRACE`]; the first few bytes of a record then count as application bytes, unless the peer has promised
-    /// a marker. A longer part of a record never counts so: where no more will come, it is a reset, for
-    /// [`handle_anchor_end`](Stream::handle_anchor_end).
-    pub fn handle_record(&mut self, peeked: &[u8], complete: bool) -> RecordVerdict {
-        let found = self.find(peeked, complete);
+    /// became readable while reading from the link). The first few bytes of a record count as application bytes if the
+    /// rest is late or the anchor has ended, unless the peer has promised a marker. They never do after a reset, nor
+    /// does a longer part of a record.
+    pub fn handle_record(&mut self, peeked: &[u8], rest: Rest) -> RecordVerdict {
+        let found = self.find(peeked, rest);
         self.take_record(found)
     }
 
-    fn find(&self, peeked: &[u8], complete: bool) -> Found {
-        let pledged = matches!(self.rx.state, RxState::Expect(_) | RxState::ExpectThenResume(_));
-        //= spec §3.3.2
-        //# Nor do fewer than eight where the peer has promised a marker, by SWITCHED or otherwise.
-        let ambiguous = peeked.is_empty() || pledged && peeked.len() < MAGIC_LEN && !self.is_marker_promised();
+    fn find(&self, peeked: &[u8], rest: Rest) -> Found {
         match peeked.first_chunk().map(Record::decode) {
             Some(Ok(record)) if record.token == self.link.ours.nonce => Found::Record(record),
-            None if !(complete && ambiguous) && Record::could_begin(peeked, &self.link.ours.nonce) => Found::Partial,
+            None if !self.may_be_data(peeked, rest) && Record::could_begin(peeked, &self.link.ours.nonce) => {
+                Found::Partial
+            }
             _ => Found::Other,
         }
+    }
+
+    /// Whether the beginning of a record counts as application bytes.
+    fn may_be_data(&self, peeked: &[u8], rest: Rest) -> bool {
+        let pledged = matches!(self.rx.state, RxState::Expect(_) | RxState::ExpectThenResume(_));
+        let short = match rest {
+            Rest::Coming => false,
+            //= spec §3.3.2
+            //# Fewer than eight at a pledged position count as application bytes when the anchor has ended, or
+            //# RECORD_GRACE (3 s) has passed without another byte.
+            Rest::Late | Rest::Ended => peeked.len() < MAGIC_LEN,
+            //= spec §3.3.2
+            //# After a reset of the anchor no beginning does: the reset may have overtaken the rest of a marker.
+            Rest::Reset => false,
+        };
+        //= spec §3.3.2
+        //# Nor do fewer than eight where the peer has promised a marker, by SWITCHED or otherwise.
+        rest != Rest::Coming && peeked.is_empty() || short && pledged && !self.is_marker_promised()
     }
 
     fn take_record(&mut self, found: Found) -> RecordVerdict {
@@ -273,13 +306,18 @@ impl Stream {
         pledge == Some(self.tx.position) && !self.tx.shutdown.is_wanted()
     }
 
-    /// Whether this side relies on a message of the peer which said that the marker is on the anchor.
+    /// Whether a message of the peer has said that its marker is on the anchor.
     fn is_marker_promised(&self) -> bool {
+        self.link.peer.switched || self.relies_on_marker()
+    }
+
+    /// Whether this side has acted on such a message, so that it cannot do without the marker.
+    fn relies_on_marker(&self) -> bool {
         matches!(self.rx.state, RxState::ExpectThenResume(_)) || self.tx.state == TxState::Link || self.peer_is_done()
     }
 
     pub(super) fn no_marker(&mut self) {
-        if self.is_marker_promised() {
+        if self.relies_on_marker() {
             return self.violate("no marker at the pledged position");
         }
         //= spec §4.4.3

@@ -1,6 +1,6 @@
 use netacc_proto::{
-    Demotion, Failure, MessageKind, PeerFin, Phase, Reason, Record, RecordKind, RecordVerdict, RxSource, SocketError,
-    TcpState, TxSink, CORKED_REWIND,
+    Demotion, Failure, MessageKind, PeerFin, Phase, Reason, Record, RecordKind, RecordVerdict, Rest, RxSource,
+    SocketError, TcpState, TxSink, CORKED_REWIND,
 };
 
 use crate::pair::{Pair, A, NONCE, O};
@@ -90,7 +90,7 @@ fn resume_must_make_sense() {
         p.write_linked(A, b"123");
         p.side[O].handle_consumed(2);
         let record = Record { kind: RecordKind::Resume, position, end, token: NONCE[O] };
-        p.side[O].handle_record(&record.encode(), false);
+        p.side[O].handle_record(&record.encode(), Rest::Coming);
         p.side[O].failure().is_none()
     };
     assert!(verdict(2, 3) && verdict(5, 4096));
@@ -102,7 +102,7 @@ fn only_resume_on_a_switched_anchor() {
     //= spec §4.4.2
     //= type=test
     let mut p = Pair::promoted();
-    assert_eq!(p.side[A].handle_record(b"GET / HTTP/1.1", false), RecordVerdict::Plain);
+    assert_eq!(p.side[A].handle_record(b"GET / HTTP/1.1", Rest::Coming), RecordVerdict::Plain);
     assert!(matches!(p.side[A].failure(), Some(Failure::Violation(_))));
 }
 

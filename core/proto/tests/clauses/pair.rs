@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use netacc_device::RemoteKey;
 use netacc_proto::{
-    AnchorWrite, Control, ControlMessage, MessageKind, Record, RecordKind, RecordVerdict, RingDescriptor, Role,
+    AnchorWrite, Control, ControlMessage, MessageKind, Record, RecordKind, RecordVerdict, Rest, RingDescriptor, Role,
     RxSource, Stream, StreamConfig, WireTuple, RECORD_LEN,
 };
 
@@ -118,7 +118,7 @@ impl Pair {
             return None;
         }
         let head: Vec<u8> = self.anchor[s].iter().copied().take(RECORD_LEN).collect();
-        let verdict = self.side[s].handle_record(&head, self.anchor_ended[s]);
+        let verdict = self.side[s].handle_record(&head, if self.anchor_ended[s] { Rest::Ended } else { Rest::Coming });
         if verdict == RecordVerdict::Consume {
             self.anchor[s].drain(..RECORD_LEN);
         }

@@ -1,6 +1,6 @@
 use netacc_proto::{
-    Control, ControlMessage, Failure, MessageKind, Phase, Reason, RecordKind, RecordVerdict, Role, RxSource, Stream,
-    StreamConfig, TxSink, RECORD_GRACE, RECORD_LEN,
+    Control, ControlMessage, Failure, MessageKind, Phase, Reason, RecordKind, RecordVerdict, Rest, Role, RxSource,
+    Stream, StreamConfig, TxSink, RECORD_GRACE, RECORD_LEN,
 };
 
 use crate::pair::{ring, Pair, A, NONCE, O};
@@ -182,16 +182,54 @@ fn a_beginning_is_waited_for() {
     p.deliver(O);
     let marker: Vec<u8> = p.anchor[A].iter().copied().collect();
     for n in 0..RECORD_LEN {
-        assert_eq!(p.side[A].handle_record(&marker[..n], false), RecordVerdict::NeedMore);
+        assert_eq!(p.side[A].handle_record(&marker[..n], Rest::Coming), RecordVerdict::NeedMore);
     }
     // A part so short may be anything; a longer one can only be a record that its writer did not live to finish.
-    assert_eq!(p.side[A].clone().handle_record(&marker[..7], true), RecordVerdict::Plain);
+    assert_eq!(p.side[A].clone().handle_record(&marker[..7], Rest::Ended), RecordVerdict::Plain);
     let mut cut = p.side[A].clone();
-    assert_eq!(cut.handle_record(&marker[..8], true), RecordVerdict::NeedMore);
+    assert_eq!(cut.handle_record(&marker[..8], Rest::Ended), RecordVerdict::NeedMore);
     cut.handle_anchor_end(true);
     assert_eq!(cut.rx_source(), RxSource::Failed(Failure::PeerReset));
-    assert_eq!(p.side[A].handle_record(&marker, false), RecordVerdict::Consume);
+    assert_eq!(p.side[A].handle_record(&marker, Rest::Coming), RecordVerdict::Consume);
     assert_eq!(RECORD_GRACE.as_secs(), 3);
+}
+
+/// Breaks if the first bytes of a marker were given to the application because a reset came before the rest of them.
+#[test]
+fn a_beginning_before_a_reset_is_no_data() {
+    //= spec §3.3.2
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    let marker: Vec<u8> = p.anchor[A].iter().copied().collect();
+    for n in 1..RECORD_LEN {
+        let mut cut = p.side[A].clone();
+        assert_eq!(cut.handle_record(&marker[..n], Rest::Reset), RecordVerdict::NeedMore, "{n} bytes");
+        cut.handle_anchor_end(true);
+        assert_eq!(cut.rx_source(), RxSource::Failed(Failure::PeerReset), "{n} bytes");
+    }
+    assert_eq!(p.side[A].handle_record(&[marker[0], !marker[1]], Rest::Reset), RecordVerdict::Plain);
+}
+
+/// Breaks if a side whose own pledge is void forgot that the peer has sent SWITCHED: the rest of a marker may be late on
+/// a slow network.
+#[test]
+fn a_marker_that_was_announced_is_waited_for() {
+    //= spec §3.3.2
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.write_plain(A, b"y");
+    p.deliver(A);
+    let marker: Vec<u8> = p.anchor[A].iter().copied().collect();
+    for rest in [Rest::Late, Rest::Ended] {
+        assert_eq!(p.side[A].clone().handle_record(&marker[..1], rest), RecordVerdict::NeedMore, "{rest:?}");
+    }
+    assert_eq!(p.side[A].handle_record(&marker, Rest::Coming), RecordVerdict::Consume);
 }
 
 #[test]
@@ -207,7 +245,7 @@ fn a_promised_marker_that_is_cut_off_is_a_reset() {
     let marker: Vec<u8> = p.anchor[A].iter().copied().collect();
     for n in 1..RECORD_LEN {
         let mut cut = p.side[A].clone();
-        assert_eq!(cut.handle_record(&marker[..n], true), RecordVerdict::NeedMore, "{n} bytes");
+        assert_eq!(cut.handle_record(&marker[..n], Rest::Ended), RecordVerdict::NeedMore, "{n} bytes");
         cut.handle_anchor_end(true);
         assert_eq!(cut.failure(), Some(Failure::PeerReset), "{n} bytes");
     }

@@ -3,7 +3,7 @@
 use netacc_device::RemoteKey;
 use netacc_proto::{
     AnchorWrite, Control, ControlMessage, Failure, MessageKind, Phase, Reason, Record, RecordKind, RecordVerdict,
-    Refuse, RingDescriptor, RxSource, TxSink, WireTuple, RECORD_LEN,
+    Refuse, Rest, RingDescriptor, RxSource, TxSink, WireTuple, RECORD_LEN,
 };
 
 use crate::mutants::Mutant;
@@ -185,7 +185,7 @@ impl World {
                 self.side[s].stream.handle_anchor_end(false);
             }
             symbol => {
-                if stream.handle_record(&bytes_of(symbol), false) == RecordVerdict::Consume {
+                if stream.handle_record(&bytes_of(symbol), Rest::Coming) == RecordVerdict::Consume {
                     self.anchor[s].pop_front();
                 }
             }
