@@ -453,8 +453,9 @@ impl Stream {
     }
 
     fn push_control(&mut self, control: Control) {
-        // Bounded: each signal is sent at most once per promotion, and CREDIT_* once per stall.
-        if !self.link.ours.usage.is_closed() {
+        // Bounded: each signal is sent at most once per promotion, and CREDIT_* once per stall. A link that has died
+        // carries no message, and one that waited for it would keep the stream.
+        if self.link.alive && !self.link.ours.usage.is_closed() {
             self.controls.push_back(control);
         }
     }

@@ -71,6 +71,27 @@ fn a_closed_side_lingers_and_replays() {
     assert_eq!(LINGER_LIMIT.as_millis(), 102_200);
 }
 
+/// Breaks if a stream that came to its link after the link had died kept a message for it: it would never be released.
+#[test]
+fn nothing_is_sent_on_a_dead_link() {
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.side[O].shutdown_write();
+    for s in 0..2 {
+        p.side[s].demote(Demotion::LinkFailed);
+        p.link[s].clear();
+    }
+    for _ in 0..2 {
+        p.peek(A);
+        p.peek(O);
+    }
+    assert!(p.side[O].is_plain() && p.side[A].is_plain());
+    assert!(p.anchor_ended[A], "the anchor carries the end");
+    assert!(p.link.iter().all(|sent| sent.is_empty()), "{:?}", p.link);
+}
+
 #[test]
 fn the_end_of_the_anchor_releases_a_lingering_side() {
     //= spec §4.6.5
