@@ -241,8 +241,10 @@ impl LockedStream<'_> {
         // no reset after a FIN to a reader.
         let kernels = inner.tcp.end.fin_seen || inner.anchor.is_broken();
         let reset = inner.tcp.end.broken && (inner.proto.ends_by_link() || !kernels);
-        if reset || !delivered {
+        if reset || !delivered && !inner.tcp.end.broken {
             inner.proto.handle_anchor_end(reset);
+        } else if inner.tcp.end.broken {
+            inner.proto.handle_kept_reset();
         } else {
             self.refresh_consumed();
             let word = self.inner.attached.as_ref().and_then(|at| at.region.memory.word(CORKED_WORD));

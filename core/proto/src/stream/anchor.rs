@@ -312,7 +312,7 @@ impl Stream {
     }
 
     /// Whether this side has acted on such a message, so that it cannot do without the marker.
-    fn relies_on_marker(&self) -> bool {
+    pub(super) fn relies_on_marker(&self) -> bool {
         matches!(self.rx.state, RxState::ExpectThenResume(_)) || self.tx.state == TxState::Link || self.peer_is_done()
     }
 

@@ -215,14 +215,7 @@ impl Stream {
     pub fn handle_anchor_end(&mut self, reset: bool) {
         if reset {
             if self.rx.state != RxState::Drain {
-                // The peer may not have received our message yet, and would take our CLOSE for that of an open stream.
-                if self.failed.is_none()
-                    && self.link.alive
-                    && self.link.peer.name.is_some()
-                    && self.phase() != Phase::Plain
-                {
-                    self.push_control(Control::Signal(MessageKind::Reset));
-                }
+                self.announce_reset();
                 //= spec §4.7.3
                 //# Bytes in the ring when the anchor is reset can still be read, like bytes in the kernel.
                 if matches!(self.rx.state, RxState::Link | RxState::AwaitResume) {
@@ -255,6 +248,27 @@ impl Stream {
                 self.link.demotion = None;
                 self.try_close();
             }
+        }
+    }
+
+    /// As [`handle_anchor_end`](Stream::handle_anchor_end) by a reset, whose error the kernel still has for the program's
+    /// next call. A stream that has not switched returns to its anchor.
+    pub fn handle_kept_reset(&mut self) {
+        match self.rx.state {
+            RxState::Expect(_) if !self.relies_on_marker() => {
+                self.announce_reset();
+                self.no_marker();
+            }
+            RxState::Expect(_) | RxState::ExpectThenResume(_) => self.handle_anchor_end(true),
+            _ => self.handle_anchor_end(false),
+        }
+    }
+
+    /// The peer may have switched, and not have seen the reset of the anchor: it would take our CLOSE for that of an
+    /// open stream.
+    fn announce_reset(&mut self) {
+        if self.failed.is_none() && self.link.peer.name.is_some() && self.phase() != Phase::Plain {
+            self.push_control(Control::Signal(MessageKind::Reset));
         }
     }
 

@@ -92,6 +92,25 @@ fn nothing_is_sent_on_a_dead_link() {
     assert!(p.link.iter().all(|sent| sent.is_empty()), "{:?}", p.link);
 }
 
+/// Breaks if an opener whose anchor was reset before the acceptor's marker came sent CLOSE alone: the acceptor, which has
+/// switched, would count a violation.
+#[test]
+fn a_reset_before_the_marker_is_announced() {
+    //= spec §4.6.2
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.peek(A);
+    assert!(p.side[A].is_linked());
+    p.side[O].handle_kept_reset();
+    assert!(p.side[O].is_plain(), "the kernel reports the error");
+    p.flush();
+    p.deliver(A);
+    assert_eq!(p.side[A].failure(), Some(Failure::PeerReset));
+}
+
 #[test]
 fn the_end_of_the_anchor_releases_a_lingering_side() {
     //= spec §4.6.5
