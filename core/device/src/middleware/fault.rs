@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use super::SplitMix64;
 use crate::{
-    forward, to_inner, Armed, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, Device, DeviceError,
-    KernelOrder, PostError, QueuePairId, Wait, WorkCompletion, WorkRequest,
+    forward, to_inner, Armed, Capabilities, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, Device,
+    DeviceError, KernelOrder, PostError, QueuePairId, Wait, WorkCompletion, WorkRequest,
 };
 
 /// The faults on every queue pair. Faults of single queue pairs are chosen with [`Fault::kill_after`] and
@@ -39,6 +39,7 @@ pub struct FaultConfig {
 /// pair, and a seed replays. Killed queue pairs die through [`Device::fail_qp`].
 pub struct Fault<D: ?Sized> {
     config: FaultConfig,
+    capabilities: Capabilities,
     state: Mutex<FaultState>,
     inner: Arc<D>,
 }
@@ -78,7 +79,8 @@ impl<D: Device + ?Sized> Fault<D> {
             queues: BTreeMap::new(),
             delayed: BTreeMap::new(),
         };
-        Fault { config, state: Mutex::new(state), inner }
+        let capabilities = disturbed(inner.capabilities().clone(), &config);
+        Fault { config, capabilities, state: Mutex::new(state), inner }
     }
 
     /// The device inside.
@@ -181,7 +183,15 @@ impl<D: Device + ?Sized> Fault<D> {
 }
 
 impl<D: Device + ?Sized> Device for Fault<D> {
-    forward!(to_inner: name, capabilities, capabilities_of, create_cq, alloc_region, free_region, window, fail_qp);
+    forward!(to_inner: name, create_cq, alloc_region, free_region, window, fail_qp);
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
+        disturbed(self.inner.capabilities_of(qp), &self.config)
+    }
 
     fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
         let state = &mut *self.state.lock();
@@ -304,6 +314,13 @@ impl<D: Device + ?Sized> CompletionEvents for Fault<D> {
 
 impl<D: Device + ?Sized> KernelOrder for Fault<D> {
     forward!(to_inner: KernelOrder);
+}
+
+/// What is left of a device's capabilities.
+fn disturbed(capabilities: Capabilities, config: &FaultConfig) -> Capabilities {
+    // A poll that withholds a message of a peer that has died is not the last one that brings something.
+    let placement_is_delivery = capabilities.placement_is_delivery && config.delay_polls == 0;
+    Capabilities { placement_is_delivery, ..capabilities }
 }
 
 /// Fills batches before the device does.

@@ -95,6 +95,17 @@ fn completions_are_delayed_by_so_many_polls() {
 }
 
 // Breaks if reports keep the device's order after all, or a queue pair is passed over permanently.
+/// Breaks if a link whose messages come late claimed that a poll after its peer's death brings all of them: its reader
+/// would take an end for one in good order.
+#[test]
+fn delayed_completions_are_not_delivered_by_placement() {
+    for delay_polls in [0, 3] {
+        let pair = pair(FaultConfig { delay_polls, ..FaultConfig::default() });
+        let of_pair = pair.fault.capabilities_of(pair.qp).placement_is_delivery;
+        assert_eq!((pair.fault.capabilities().placement_is_delivery, of_pair), (delay_polls == 0, delay_polls == 0));
+    }
+}
+
 #[test]
 fn queue_pairs_are_reported_in_another_order() {
     let orders: std::collections::BTreeSet<Vec<QueuePairId>> = (0..20)
