@@ -42,9 +42,12 @@ impl CqBitmap {
         // Unconditional: it is the full barrier that both hand-shakes need, and cheaper than a fence and a load.
         let before = word.fetch_or(bit, SeqCst);
         full_barrier_after_rmw();
-        if before & bit != 0 {
-            return false;
-        }
+        before & bit == 0 && self.set_summary(index)
+    }
+
+    /// The bit of `index` was set, and was not set before. As [`set`](CqBitmap::set).
+    #[inline(never)]
+    fn set_summary(&self, index: usize) -> bool {
         let summary_bit = 1u64 << (index / 64);
         if self.summary.load(SeqCst) & summary_bit != 0 {
             return false;

@@ -246,7 +246,15 @@ impl ShmDevice {
     /// Announces to the peer that `index` has a completion.
     #[inline(always)]
     pub(crate) fn announce_peer(&self, pair: &PairSlot, index: usize, local: &QpLocal) {
-        let mut ring = pair.announce_peer(index, local.tx());
+        let ring = pair.announce_peer(index, local.tx());
+        if ring != 0 {
+            self.ring_queues(pair, ring);
+        }
+    }
+
+    /// Wakes the peer at these completion queues, a bit for each, now or at the end of the batch.
+    #[inline(never)]
+    fn ring_queues(&self, pair: &PairSlot, mut ring: u32) {
         while ring != 0 {
             let cq = ring.trailing_zeros() as usize;
             ring &= ring - 1;
@@ -434,9 +442,7 @@ impl Device for ShmDevice {
     #[inline]
     fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<bool, PostError> {
         let Some((pair, index, local)) = self.pairs.qp(qp) else { return gone() };
-        // A message that has left the ring is handled, or another thread is handling it. The other causes of a change of
-        // the sequence are no messages, or make this call fail.
-        if seen.is_some() && local.has_completion() {
+        if seen.is_some_and(|seen| !local.has_still(seen)) {
             return Ok(false);
         }
         if pair.has_died() {

@@ -138,7 +138,7 @@ impl<const N: usize> World<N> {
     }
 
     fn announce(&self, i: usize) {
-        let mut ring = bitmap::announce(&self.bitmaps, &self.armed, INDEX[i], &self.sides[i][1]);
+        let mut ring = bitmap::announce(&self.bitmaps, || &self.armed, INDEX[i], &self.sides[i][1]);
         while ring != 0 {
             self.channels[ring.trailing_zeros() as usize].ring();
             ring &= ring - 1;

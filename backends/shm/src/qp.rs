@@ -348,11 +348,16 @@ impl QpLocal {
         n
     }
 
-    /// Whether there is a message, or a send that has completed.
+    /// Whether the [sequence](QpLocal::sequence) is still `seen`, at which everything was polled: so no message is to be counted.
     #[inline]
-    pub(crate) fn has_completion(&self) -> bool {
-        let sends = self.post.sends.load(Acquire) != self.poll.sends_taken.load(Relaxed);
-        sends || self.message(self.poll.consumed.load(Relaxed)).is_some()
+    pub(crate) fn has_still(&self, seen: u32) -> bool {
+        let consumed = self.poll.consumed.load(Acquire);
+        let local = self.kicks.load(Acquire).wrapping_add(self.post.sends.load(Acquire));
+        let closed = u32::from(self.rx().close.closed.load(Acquire) != 0);
+        // As in `sequence`: a poller that moved on may have let the sender overwrite the entry.
+        consumed.wrapping_add(local).wrapping_add(closed) == seen
+            && self.message(consumed).is_none()
+            && self.poll.consumed.load(Acquire) == consumed
     }
 
     /// Takes the next completion if it is a message. `None`: there is none, or it is something else.
@@ -482,11 +487,19 @@ pub(crate) fn reset(rx: &QpShared, cq: u32) {
 #[inline]
 pub(crate) fn wake_sleepers(side: &QpShared) -> u32 {
     let wake = side.rx.wake.load(SeqCst);
-    if wake & SLEEPER != 0 && side.rx.wake.fetch_and(!SLEEPER, SeqCst) & SLEEPER != 0 {
+    if wake & SLEEPER != 0 {
+        wake_sleeper(side);
+    }
+    wake
+}
+
+/// There was a sleeper. Another sender may wake it first.
+#[inline(never)]
+fn wake_sleeper(side: &QpShared) {
+    if side.rx.wake.fetch_and(!SLEEPER, SeqCst) & SLEEPER != 0 {
         side.rx.futex.fetch_add(1, SeqCst);
         futex_wake(&side.rx.futex);
     }
-    wake
 }
 
 /// Whether the receiver has posted a receive for message number `produced`. The count is the receiver's, and may be false.

@@ -183,9 +183,10 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
     /// queue is full. `Err` if not even the first was accepted.
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError>;
 
-    /// Posts one message whose bytes are in place (capability `peer_memory`). With `seen`, only if no completion has been
-    /// added to `qp` since its [sequence](CompletionEvents::qp_sequence) was that, or all of them are polled; `Ok(false)`:
-    /// nothing is posted. A device may leave the region unchecked, because it writes nothing there.
+    /// Posts one message whose bytes are in place (capability `peer_memory`). With `seen`, only if the
+    /// [sequence](CompletionEvents::qp_sequence) of `qp` is that; `Ok(false)`: it is not, and nothing is posted. A completion
+    /// that was polled since is not enough: the thread that polled it may not have handled it yet. A device may leave the
+    /// region unchecked, because it writes nothing there.
     fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<bool, PostError> {
         if seen.is_some_and(|seen| self.qp_sequence(qp) != seen) {
             return Ok(false);

@@ -3,6 +3,33 @@
 use super::*;
 use crate::sync::futex_wait;
 
+/// A sender that finds the sequence at which everything was handled does not miss a message that was there, also while another
+/// thread has polled it and has not handled it.
+#[test]
+fn a_message_that_is_polled_is_news_until_it_is_handled() {
+    check(3, || {
+        let world = World::<1>::new(2);
+        let (seen, handled) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        seen.store(world.receivers[0].sequence(), Relaxed);
+        assert!(world.receivers[0].has_still(seen.load(Relaxed)));
+        assert!(world.try_send(0, 7));
+        let poller = {
+            let (world, seen, handled) = (world.clone(), seen.clone(), handled.clone());
+            thread::spawn(move || {
+                let sequence = world.receivers[0].sequence();
+                assert_eq!(imms(&world.poll(0)), [7]);
+                handled.store(1, Relaxed);
+                seen.store(sequence, Release);
+            })
+        };
+        if world.receivers[0].has_still(seen.load(Acquire)) {
+            assert_eq!(handled.load(Relaxed), 1);
+        }
+        poller.join().unwrap();
+        assert!(world.receivers[0].has_still(seen.load(Acquire)));
+    });
+}
+
 /// Entries are used again only once they are consumed: three messages through a ring of two.
 #[test]
 fn messages_arrive_once_and_in_order() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::bench::{ensure, fail, skip, Bench, Pair, Stop, EMPTY};
 use super::Side;
-use crate::{Armed, Completion, CompletionQueueId, QueuePairId, Wait};
+use crate::{Armed, Completion, CompletionQueueId, InPlace, QueuePairId, Wait};
 
 /// Takes everything that B's queue `cq` reports, so that later reports are new.
 fn forget_reports(bench: &Bench<'_>, cq: CompletionQueueId) -> Result<(), Stop> {
@@ -296,7 +296,33 @@ pub(super) fn qp_wait(bench: &mut Bench<'_>) -> Result<(), Stop> {
     device.wait_qp(qp, now, Some(Duration::from_millis(1)));
     device.wake_qp(qp);
     bench.send_message(&pair, Side::A, 2)?;
-    drain_until(bench, &mut pair, 2)
+    drain_until(bench, &mut pair, 2)?;
+    if bench.caps(Side::B).peer_memory {
+        in_place_at_a_sequence(bench, &mut pair)?;
+    }
+    Ok(())
+}
+
+/// A message in place goes only at the sequence that its sender has handled, not where another message has come, also if
+/// that is polled: the thread that polled it may not have handled it.
+fn in_place_at_a_sequence(bench: &mut Bench<'_>, pair: &mut Pair) -> Result<(), Stop> {
+    let (device, qp, to) = (bench.device(Side::B), pair.qp(Side::B), pair.ends[Side::B as usize].remote);
+    let post = |seen| device.post_in_place(qp, seen, &InPlace { rkey: to.rkey, offset: to.base, len: 0, imm: 9 });
+    bench.post_recv(pair, Side::A, 2)?;
+    bench.post_recv(pair, Side::B, 1)?;
+    let before = device.qp_sequence(qp);
+    bench.send_message(pair, Side::A, 3)?;
+    bench.until_unpolled("a new sequence with a completion", |b| b.device(Side::B).qp_sequence(qp) != before)?;
+    ensure!(post(Some(before)) == Ok(false), "a message was posted although another has come");
+    drain_until(bench, pair, 3)?;
+    ensure!(post(Some(before)) == Ok(false), "a message was posted although another was polled");
+    let now = device.qp_sequence(qp);
+    ensure!(post(Some(now)) == Ok(true), "no message was posted at the sequence");
+    device.wake_qp(qp);
+    ensure!(post(None) == Ok(true), "no message was posted, whatever the sequence");
+    bench.until(pair, "both messages", |p| p.receives(Side::A).len() == 2)?;
+    ensure!(pair.receives(Side::A) == [(9, 0); 2], "messages in place: {:?}", pair.receives(Side::A));
+    Ok(())
 }
 
 /// `max_cq` queues can be created, and no more. Uses them all up.
