@@ -22,8 +22,8 @@ struct batch {
 
 _Thread_local struct batch netacc_batch __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-/* The hazards of the thread, or null: see os/place.rs. */
-_Thread_local const void *netacc_hazards __attribute__((tls_model("initial-exec"), visibility("hidden")));
+/* The hazard of the thread, or null: see os/place.rs. */
+_Thread_local const void *netacc_hazard __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* The stack on which the library's code runs for calls that patched code of the program makes. See hooks/patched/thread.rs. */
 struct patched {

@@ -55,13 +55,28 @@ pub fn end() -> c_int {
 fn slot_or_new(fd: c_int) -> Option<&'static Place<Entry>> {
     let place = TABLE.get(fd as usize / CHUNK)?;
     if place.load(Ordering::Acquire).is_null() {
-        let new = Box::into_raw(Box::new([const { Place::empty() }; CHUNK]));
+        let new = Box::into_raw(Box::new(std::array::from_fn(|_| Place::empty())));
         if place.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: just made, and not published.
             drop(unsafe { Box::from_raw(new) });
         }
     }
     slot(fd)
+}
+
+/// The place of the entry of a descriptor, if it has one. It may be gone at once.
+#[inline]
+pub fn place(fd: c_int) -> Option<&'static Place<Entry>> {
+    slot(fd).filter(|place| !place.is_empty())
+}
+
+/// The entry of `fd`, which is in this place. As [`get`].
+#[inline]
+pub fn read(fd: c_int, place: &'static Place<Entry>) -> Option<Reading<Entry>> {
+    if vfork::has_changed(fd) {
+        return None;
+    }
+    place.read()
 }
 
 /// The entry of `fd`, if it is ours. The reading keeps it alive; clone the Arc before blocking.

@@ -15,81 +15,103 @@ use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
+use super::sync::{order_seq_cst, AtomicBool, AtomicPtr};
 use super::thread_variable::thread_variable;
 
-/// The hazards of one thread: calls that are interrupted by handlers, which make calls of their own, need several. A reader
-/// that finds none free uses those of nobody for a moment. Arbitrary.
-const HAZARDS: usize = 8;
-
-/// The hazards of one thread at a time.
+/// The hazard of one thread at a time. A call that is interrupted by a handler may be using its thread's: calls of the handler
+/// use that of no thread for a moment.
 #[repr(align(128))]
-struct Hazards {
-    values: [AtomicPtr<()>; HAZARDS],
-    /// A thread has them.
+struct Hazard {
+    value: AtomicPtr<()>,
+    /// A thread has it.
     taken: AtomicBool,
-    /// Made before these. Set before they are published.
-    next: *const Hazards,
+    /// Made before it. Set before it is published.
+    next: *const Hazard,
 }
 
-// SAFETY: `next` is not changed once the hazards are shared, and what it names is never freed.
-unsafe impl Sync for Hazards {}
+// SAFETY: `next` is not changed once the hazard is shared, and what it names is never freed.
+unsafe impl Sync for Hazard {}
 
-/// All hazards, the latest first.
-static ALL: AtomicPtr<Hazards> = AtomicPtr::new(null_mut());
+#[cfg(not(loom))]
+mod shared {
+    use super::*;
 
-/// The hazard of a reading that owns a reference: it names nothing.
-static NONE: AtomicPtr<()> = AtomicPtr::new(null_mut());
+    /// All hazards, the latest first.
+    pub(super) static ALL: AtomicPtr<Hazard> = AtomicPtr::new(null_mut());
+    /// The hazard of a reading that owns a reference: it names nothing.
+    pub(super) static NONE: AtomicPtr<()> = AtomicPtr::new(null_mut());
+}
+
+/// The same, made anew for each run of a model.
+#[cfg(loom)]
+mod shared {
+    use super::*;
+
+    loom::lazy_static! {
+        pub(super) static ref ALL: AtomicPtr<Hazard> = AtomicPtr::new(null_mut());
+        pub(super) static ref NONE: AtomicPtr<()> = AtomicPtr::new(null_mut());
+    }
+}
+
+use shared::{ALL, NONE};
 
 thread_local! {
-    /// Gives the hazards of the thread back when it ends.
+    /// Gives the hazard of the thread back when it ends.
     static LEASE: Lease = const { Lease(Cell::new(null())) };
 }
 
-struct Lease(Cell<*const Hazards>);
+struct Lease(Cell<*const Hazard>);
 
 impl Drop for Lease {
     fn drop(&mut self) {
         of_thread().set(null());
-        // SAFETY: null, or hazards, which are never freed.
-        if let Some(hazards) = unsafe { self.0.get().as_ref() } {
-            hazards.taken.store(false, Release);
+        // SAFETY: null, or a hazard, which is never freed.
+        if let Some(hazard) = unsafe { self.0.get().as_ref() } {
+            hazard.give_back();
         }
     }
 }
 
-/// The variable of `calls.c`: the thread's hazards, or null.
+/// The variable of `calls.c`: the thread's hazard, or null.
 #[inline]
-fn of_thread() -> &'static Cell<*const Hazards> {
-    let place: *const Cell<*const Hazards> = thread_variable!("netacc_hazards");
+fn of_thread() -> &'static Cell<*const Hazard> {
+    let place: *const Cell<*const Hazard> = thread_variable!("netacc_hazard");
     // SAFETY: of this thread; every function here uses it before it returns.
     unsafe { &*place }
 }
 
-/// Hazards that no thread has; the caller has them now.
-fn take_hazards() -> &'static Hazards {
-    for hazards in all() {
-        if hazards.taken.compare_exchange(false, true, AcqRel, Relaxed).is_ok() {
-            return hazards;
+impl Hazard {
+    /// One that no thread has; the caller has it now.
+    fn take() -> &'static Hazard {
+        for hazard in all() {
+            if hazard.taken.compare_exchange(false, true, AcqRel, Relaxed).is_ok() {
+                return hazard;
+            }
+        }
+        let value = AtomicPtr::new(null_mut());
+        let new = Box::leak(Box::new(Hazard { value, taken: AtomicBool::new(true), next: null() }));
+        loop {
+            let first = ALL.load(Acquire);
+            new.next = first;
+            if ALL.compare_exchange(first, new, SeqCst, Relaxed).is_ok() {
+                return new;
+            }
         }
     }
-    let values = [const { AtomicPtr::new(null_mut()) }; HAZARDS];
-    let new = Box::leak(Box::new(Hazards { values, taken: AtomicBool::new(true), next: null() }));
-    loop {
-        let first = ALL.load(Acquire);
-        new.next = first;
-        if ALL.compare_exchange(first, new, SeqCst, Relaxed).is_ok() {
-            return new;
-        }
+
+    /// The caller has it no longer, and it names nothing.
+    fn give_back(&self) {
+        self.taken.store(false, Release);
     }
 }
 
-fn all() -> impl Iterator<Item = &'static Hazards> {
-    // SAFETY: null, or hazards, which are never freed.
-    let following = |at: *const Hazards| unsafe { at.as_ref() };
-    std::iter::successors(following(ALL.load(SeqCst)), move |hazards| following(hazards.next))
+fn all() -> impl Iterator<Item = &'static Hazard> {
+    // SAFETY: null, or a hazard, which is never freed.
+    let following = |at: *const Hazard| unsafe { at.as_ref() };
+    std::iter::successors(following(ALL.load(SeqCst)), move |hazard| following(hazard.next))
 }
 
 /// A place.
@@ -107,29 +129,39 @@ pub struct Reading<T> {
 
 impl<T> Place<T> {
     /// An empty place.
-    pub const fn empty() -> Place<T> {
+    pub fn empty() -> Place<T> {
         Place { value: AtomicPtr::new(null_mut()), _owned: std::marker::PhantomData }
+    }
+
+    /// Whether it has no value.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.value.load(Acquire).is_null()
     }
 
     /// Its value, if there is one.
     #[inline]
     pub fn read(&self) -> Option<Reading<T>> {
+        // SAFETY: null, or a hazard, which is never freed.
+        match unsafe { of_thread().get().as_ref() } {
+            Some(hazard) if hazard.value.load(Relaxed).is_null() => self.read_by(&hazard.value),
+            _ => self.read_aside(),
+        }
+    }
+
+    /// Reads with a hazard that names nothing.
+    #[inline(always)]
+    fn read_by(&self, hazard: &'static AtomicPtr<()>) -> Option<Reading<T>> {
         let value = self.value.load(Acquire);
         if value.is_null() {
             return None;
         }
-        // SAFETY: null, or hazards, which are never freed.
-        if let Some(hazards) = unsafe { of_thread().get().as_ref() } {
-            let hazard = &hazards.values[0];
-            if hazard.load(Relaxed).is_null() {
-                hazard.store(value.cast(), SeqCst);
-                if self.value.load(SeqCst) == value {
-                    return Some(Reading::of(value, hazard));
-                }
-                return self.read_changed(value, hazard);
-            }
+        hazard.store(value.cast(), SeqCst);
+        order_seq_cst();
+        if self.value.load(SeqCst) == value {
+            return Some(Reading::of(value, hazard));
         }
-        self.read_aside()
+        self.read_changed(value, hazard)
     }
 
     /// A value was named in the hazard, and is not in the place any more.
@@ -145,58 +177,48 @@ impl<T> Place<T> {
                 return None;
             }
             hazard.store(value.cast(), SeqCst);
+            order_seq_cst();
             if self.value.load(SeqCst) == value {
                 return Some(Reading::of(value, hazard));
             }
         }
     }
 
-    /// Reads without the first hazard of the thread: it has none yet, none any more, or is in a call that was interrupted.
+    /// Reads without the hazard of the thread: it has none yet, none any more, or is in a call that was interrupted.
     #[cold]
     fn read_aside(&self) -> Option<Reading<T>> {
         if of_thread().get().is_null() {
             // A thread that is about to end has given its own back.
             let lends = LEASE.try_with(|lease| {
-                let hazards = take_hazards();
-                lease.0.set(hazards);
-                of_thread().set(hazards);
+                let hazard = Hazard::take();
+                lease.0.set(hazard);
+                of_thread().set(hazard);
             });
             if lends.is_ok() {
                 return self.read();
             }
         }
-        let hazards = take_hazards();
-        let reading = self.read_by(&hazards.values[0]).map(Reading::into_owned);
-        hazards.taken.store(false, Release);
+        let hazard = Hazard::take();
+        let reading = self.read_by(&hazard.value).map(Reading::into_owned);
+        hazard.give_back();
         reading
-    }
-
-    fn read_by(&self, hazard: &'static AtomicPtr<()>) -> Option<Reading<T>> {
-        let value = self.value.load(SeqCst);
-        if value.is_null() {
-            return None;
-        }
-        hazard.store(value.cast(), SeqCst);
-        if self.value.load(SeqCst) == value {
-            return Some(Reading::of(value, hazard));
-        }
-        self.read_changed(value, hazard)
     }
 
     /// Replaces its value; returns the old one.
     pub fn swap(&self, new: Option<Arc<T>>) -> Option<Arc<T>> {
         let new = new.map_or(null_mut(), |value| Arc::into_raw(value).cast_mut());
         let old = self.value.swap(new, SeqCst);
+        order_seq_cst();
         if old.is_null() {
             return None;
         }
         // SAFETY: the place owned it.
         let old = unsafe { Arc::from_raw(old) };
         let named = Arc::as_ptr(&old).cast_mut().cast::<()>();
-        for hazard in all().flat_map(|hazards| &hazards.values) {
-            if hazard.load(SeqCst) == named {
+        for hazard in all() {
+            if hazard.value.load(SeqCst) == named {
                 let reference = old.clone();
-                if hazard.compare_exchange(named, null_mut(), SeqCst, SeqCst).is_ok() {
+                if hazard.value.compare_exchange(named, null_mut(), SeqCst, SeqCst).is_ok() {
                     // The reader's now.
                     std::mem::forget(reference);
                 }
@@ -247,6 +269,9 @@ fn release<T>(owned: &mut ManuallyDrop<Arc<T>>) {
     unsafe { ManuallyDrop::drop(owned) };
 }
 
+#[cfg(all(test, any(loom, miri)))]
+mod models;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,7 +300,7 @@ mod tests {
         let place = Place::empty();
         assert!(place.read().is_none());
         assert!(place.swap(Some(Counted::new(&alive))).is_none());
-        let readings: Vec<_> = (0..2 * HAZARDS).map(|_| place.read().expect("a value")).collect();
+        let readings: Vec<_> = (0..4).map(|_| place.read().expect("a value")).collect();
         drop(place.swap(None));
         assert!(place.read().is_none());
         assert_eq!(alive.load(SeqCst), 1);

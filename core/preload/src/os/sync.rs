@@ -1,7 +1,15 @@
-//! The atomics that the processes of a family share: the machine's, or loom's (`--cfg loom`), so that models run the
-//! same code. Costs nothing: in a normal build these are other names.
+//! The atomics that the processes of a family share, and those of [`place`](super::place): the machine's, or loom's (`--cfg
+//! loom`), so that models run the same code. Costs nothing: in a normal build these are other names.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{fence, AtomicU32, AtomicU64};
+pub(crate) use loom::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{fence, AtomicU32, AtomicU64};
+pub(crate) use std::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+
+/// Stands between a SeqCst store and a later SeqCst load, which need no fence. For loom, they are a release and an acquire.
+#[inline]
+pub(crate) fn order_seq_cst() {
+    if cfg!(loom) {
+        fence(std::sync::atomic::Ordering::SeqCst);
+    }
+}
