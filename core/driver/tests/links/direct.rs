@@ -124,6 +124,42 @@ fn messages_of_other_streams_on_the_link_are_theirs() {
     assert_eq!((read(&server, first_far, 64), read(&server, &far, 64)), (b"first".to_vec(), b"second".to_vec()));
 }
 
+/// Breaks if the receives of messages that were taken one at a time were lost: they are posted again only some messages
+/// later, or when a peer that has run out of credit asks, also if the receiver has been idle since.
+#[test]
+fn an_idle_receiver_returns_the_credit_that_it_has_kept() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_107);
+    let [(_, near), (_, far)] = &pair.ends;
+    // The ring has room for far more messages of one byte than there is credit for.
+    let send_all = || {
+        let sent = (0..).take_while(|_| send(&client, near, b".")).count();
+        // Waits for room, and asks for it.
+        assert_eq!(write(&client, near, b"!"), LinkIo::Done(1));
+        for _ in 0..4 {
+            pair.progress(Instant::from_nanos(0));
+        }
+        assert_eq!(read(&server, far, 4096).len(), sent + 1);
+        assert!(!near.lock(&client).has_failing_link() && near.readiness().contains(Readiness::WRITABLE));
+        sent
+    };
+    // The first messages of the link, which were no data, are returned by then.
+    send_all();
+    let all = send_all();
+    // One less than are returned together: an eighth of the queue of 64.
+    for _ in 0..7 {
+        assert!(send(&client, near, b"."));
+        assert_eq!(receive(&server, far, 1, false).as_deref(), Some(&b"."[..]));
+    }
+    assert_eq!(send_all(), all - 7);
+    assert_eq!(send_all(), all, "the credit was lost");
+    for _ in 0..10 * all {
+        assert!(send(&client, near, b"."), "credit that is kept does not grow");
+        assert_eq!(receive(&server, far, 1, false).as_deref(), Some(&b"."[..]));
+    }
+}
+
 /// Breaks if a message went before bytes that are held back, or although there is no room for it; or if a refusal
 /// changed anything.
 #[test]
