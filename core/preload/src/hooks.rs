@@ -115,9 +115,9 @@ fn cancellation_point() {
 macro_rules! stream_or {
     ($fd:expr, $kernel:expr, |$target:ident| $ours:expr) => {
         'call: {
-            if $crate::table::is_ours($fd) {
+            if let Some(place) = $crate::table::place($fd) {
                 let _busy = $crate::os::deferral::Busy::enter();
-                let guard = $crate::table::find($fd);
+                let guard = $crate::table::read($fd, place);
                 let found = guard.as_deref().map(|entry| (entry, &**entry));
                 if let Some((entry, $crate::table::Entry::Stream(sock))) = found {
                     $crate::hooks::cancellation_point();
@@ -131,9 +131,9 @@ macro_rules! stream_or {
     };
     ($fd:expr, $kernel:expr, |$target:ident| $ours:expr, |$socket:ident| $datagram:expr) => {
         'call: {
-            if $crate::table::is_ours($fd) {
+            if let Some(place) = $crate::table::place($fd) {
                 let _busy = $crate::os::deferral::Busy::enter();
-                let guard = $crate::table::find($fd);
+                let guard = $crate::table::read($fd, place);
                 match guard.as_deref().map(|entry| (entry, &**entry)) {
                     Some((entry, $crate::table::Entry::Stream(sock))) => {
                         $crate::hooks::cancellation_point();
@@ -159,9 +159,9 @@ macro_rules! stream_or {
 macro_rules! entry_or {
     ($fd:expr, $kernel:expr, |$entry:ident| $ours:expr) => {
         'call: {
-            if $crate::table::is_ours($fd) {
+            if let Some(place) = $crate::table::place($fd) {
                 let _busy = $crate::os::deferral::Busy::enter();
-                let guard = $crate::table::find($fd);
+                let guard = $crate::table::read($fd, place);
                 if let Some($entry) = guard.as_deref() {
                     let result = $ours;
                     break 'call result;

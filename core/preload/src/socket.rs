@@ -18,7 +18,7 @@ use crate::instance::Instance;
 use crate::os::real;
 use crate::ring::Ring;
 use crate::runtime::{self, Inherited, Runtime};
-use crate::watchers::Registration;
+use crate::watchers::Watchers;
 use crate::{probes, switching};
 
 mod callers;
@@ -65,7 +65,7 @@ pub struct Socket {
     /// The error that ended a call which returned a number of bytes: for the next call. 0 for none.
     pub deferred_error: AtomicI32,
     /// Epoll instances that watch it.
-    pub watchers: Mutex<Vec<Registration>>,
+    pub watchers: Watchers,
     /// Descriptors that the program has closed although epoll instances watch them, and the duplicates that are watched now.
     pub outliving: Mutex<Vec<(c_int, c_int)>>,
     /// Its place in the family, see [`family`]; 0 if no other process ever held it.
@@ -102,7 +102,7 @@ pub struct Listener {
     /// Descriptors of this process that refer to it.
     pub descriptors: AtomicU32,
     /// Epoll instances that watch it, to be carried over when it becomes a connection.
-    pub watchers: Mutex<Vec<Registration>>,
+    pub watchers: Watchers,
 }
 
 static SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -131,7 +131,7 @@ impl Socket {
             promotion: PromotionSchedule::new(promote_at),
             answers: None,
             deferred_error: AtomicI32::new(0),
-            watchers: Mutex::new(Vec::new()),
+            watchers: Watchers::default(),
             outliving: Mutex::new(Vec::new()),
             family: AtomicU32::new(0),
             loans: Loans::default(),
@@ -146,7 +146,7 @@ impl Socket {
     /// Whether a thread in `poll` or an epoll instance watches it.
     #[inline]
     pub fn is_watched(&self) -> bool {
-        !self.watchers.lock().is_empty()
+        !self.watchers.is_empty()
     }
 
     /// Records the reason why the stream is not on a link, and counts it the first time.
@@ -471,7 +471,7 @@ impl Listener {
             kernel_only: AtomicBool::new(false),
             signals_io: AtomicBool::new(false),
             descriptors: AtomicU32::new(1),
-            watchers: Mutex::new(Vec::new()),
+            watchers: Watchers::default(),
         }
     }
 

@@ -14,11 +14,11 @@ use crate::os::lingering;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 use crate::switching;
-use crate::watchers::{unwatch, Registration, Subscriber};
+use crate::watchers::{unwatch, Registration, Subscriber, Watchers};
 
 /// All instances drop `fd`, which is being closed and is the program's last descriptor of its socket. If the library
 /// has others (`lingers`), the kernel would go on reporting it, and no thread would use the report.
-pub fn forget_fd(watchers: &Mutex<Vec<Registration>>, fd: c_int, lingers: bool) {
+pub fn forget_fd(watchers: &Watchers, fd: c_int, lingers: bool) {
     for instance in instances(watchers, fd) {
         instance.remove(fd, lingers);
     }
@@ -26,14 +26,14 @@ pub fn forget_fd(watchers: &Mutex<Vec<Registration>>, fd: c_int, lingers: bool) 
 
 /// `fd`, the last descriptor of its socket here, is being closed, and other processes may hold the socket: the kernel's
 /// registrations last as long as they hold it. The stream, if there was one, is plain by now.
-pub fn leave_to_kernel(watchers: &Mutex<Vec<Registration>>, fd: c_int) {
+pub fn leave_to_kernel(watchers: &Watchers, fd: c_int) {
     for instance in instances(watchers, fd) {
         instance.leave_to_kernel(fd);
     }
 }
 
 /// Removes the registrations of `fd`. Returns the instances that had them.
-fn instances(watchers: &Mutex<Vec<Registration>>, fd: c_int) -> Vec<Arc<dyn Subscriber>> {
+fn instances(watchers: &Watchers, fd: c_int) -> Vec<Arc<dyn Subscriber>> {
     let mut all = watchers.lock();
     let (mine, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *all).into_iter().partition(|r| r.is_under(fd));
     *all = rest;
@@ -59,7 +59,7 @@ pub fn outlive(sock: &Socket, fd: c_int) {
 }
 
 /// Moves the registrations of `fd`, which is being closed, to a duplicate.
-pub fn outlive_as_duplicate(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<(c_int, c_int)>>, fd: c_int) {
+pub fn outlive_as_duplicate(watchers: &Watchers, outliving: &Mutex<Vec<(c_int, c_int)>>, fd: c_int) {
     let Some(kept) = lingering::duplicate(fd) else {
         instances(watchers, fd).iter().for_each(|instance| instance.remove(fd, false));
         return;
@@ -70,7 +70,7 @@ pub fn outlive_as_duplicate(watchers: &Mutex<Vec<Registration>>, outliving: &Mut
 
 /// Moves the registrations of `from` to `to`. Other threads change the stream meanwhile, so instances are notified
 /// under both numbers until they use only the new one.
-fn rename(watchers: &Mutex<Vec<Registration>>, from: c_int, to: c_int) {
+fn rename(watchers: &Watchers, from: c_int, to: c_int) {
     let watching: Vec<_> = {
         let mut all = watchers.lock();
         let mine = all.iter().filter(|r| r.is_under(from));
@@ -87,7 +87,7 @@ fn rename(watchers: &Mutex<Vec<Registration>>, from: c_int, to: c_int) {
 }
 
 /// `fd` names the socket again: for the kernel it is the watched number, as if it had never been closed.
-pub fn come_back(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<(c_int, c_int)>>, fd: c_int) {
+pub fn come_back(watchers: &Watchers, outliving: &Mutex<Vec<(c_int, c_int)>>, fd: c_int) {
     let mut outliving = outliving.lock();
     let Some(at) = outliving.iter().position(|(closed, _)| *closed == fd) else { return };
     let (_, kept) = outliving.swap_remove(at);
@@ -97,7 +97,7 @@ pub fn come_back(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<(c_i
 }
 
 /// The last descriptor of the socket is being closed; `shared` if others may hold the socket.
-pub fn end_outliving(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<(c_int, c_int)>>, shared: bool) {
+pub fn end_outliving(watchers: &Watchers, outliving: &Mutex<Vec<(c_int, c_int)>>, shared: bool) {
     for (_, kept) in std::mem::take(&mut *outliving.lock()) {
         if shared {
             leave_to_kernel(watchers, kept);

@@ -2,11 +2,13 @@
 //! [`wait`](crate::wait) implement the traits.
 
 use std::ffi::c_int;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use netacc_device::CompletionQueueId;
 use netacc_driver::{Endpoint, Readiness, StreamCell};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 /// The interface of an epoll instance to the sockets that it watches. It names each of them by a descriptor.
 pub trait Subscriber: Send + Sync {
@@ -45,6 +47,57 @@ pub enum Registration {
     Epoll(Weak<dyn Subscriber>, c_int),
     /// A thread in `poll`.
     Sleeper(Arc<dyn Sleeper>),
+}
+
+/// The watchers of a socket.
+#[derive(Default)]
+pub struct Watchers {
+    list: Mutex<Vec<Registration>>,
+    /// The length of the list when it was last unlocked.
+    count: AtomicUsize,
+}
+
+/// The list of the watchers of a socket, locked.
+pub struct LockedWatchers<'a> {
+    list: MutexGuard<'a, Vec<Registration>>,
+    count: &'a AtomicUsize,
+}
+
+impl Watchers {
+    /// Locks the list.
+    #[inline]
+    pub fn lock(&self) -> LockedWatchers<'_> {
+        LockedWatchers { list: self.list.lock(), count: &self.count }
+    }
+
+    /// Whether there is none. Takes no lock: a thread that has added itself, and then looks for what it waits for, may find
+    /// that another thread, which did not see it, has taken that.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Deref for LockedWatchers<'_> {
+    type Target = Vec<Registration>;
+
+    #[inline]
+    fn deref(&self) -> &Vec<Registration> {
+        &self.list
+    }
+}
+
+impl DerefMut for LockedWatchers<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Vec<Registration> {
+        &mut self.list
+    }
+}
+
+impl Drop for LockedWatchers<'_> {
+    fn drop(&mut self) {
+        self.count.store(self.list.len(), Ordering::Release);
+    }
 }
 
 /// The place where a watcher of a stream is woken.
@@ -99,13 +152,13 @@ impl Registration {
 }
 
 /// Removes an instance's registration from a socket that is closed or deregistered.
-pub fn unwatch<S: Subscriber + ?Sized>(watchers: &Mutex<Vec<Registration>>, instance: &Arc<S>, fd: c_int) {
+pub fn unwatch<S: Subscriber + ?Sized>(watchers: &Watchers, instance: &Arc<S>, fd: c_int) {
     let is_of = |other: &Weak<dyn Subscriber>| std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(instance));
     watchers.lock().retain(|r| !matches!(r, Registration::Epoll(other, number) if *number == fd && is_of(other)));
 }
 
 /// Removes a thread from a socket that it has waited for. Returns whether others watch the socket.
-pub fn remove_sleeper<S: Sleeper + ?Sized>(watchers: &Mutex<Vec<Registration>>, sleeper: &Arc<S>) -> bool {
+pub fn remove_sleeper<S: Sleeper + ?Sized>(watchers: &Watchers, sleeper: &Arc<S>) -> bool {
     let is_it = |other: &Arc<dyn Sleeper>| std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(sleeper));
     let mut watchers = watchers.lock();
     watchers.retain(|r| !matches!(r, Registration::Sleeper(other) if is_it(other)));

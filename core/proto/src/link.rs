@@ -73,6 +73,8 @@ pub struct Link {
     /// The peer has broken the protocol.
     violated: bool,
     peer: Option<Hello>,
+    /// Messages that the peer keeps receives posted for.
+    peer_depth: u64,
     sent: u64,
     peer_consumed: u64,
     received: u64,
@@ -99,6 +101,7 @@ impl Link {
             refused: false,
             violated: false,
             peer: None,
+            peer_depth: u64::from(INITIAL_MESSAGE_CREDIT),
             sent: 0,
             peer_consumed: 0,
             received: 0,
@@ -151,6 +154,7 @@ impl Link {
         }
         let mut answer = self.own_hello();
         self.peer = Some(*hello);
+        self.peer_depth = u64::from(hello.receive_depth);
         if let (Some(admission), Some(theirs)) = (&self.admission, &hello.credential) {
             let transcript = self.transcript(admission, hello);
             //= spec §2.5.2
@@ -292,20 +296,12 @@ impl Link {
         }
     }
 
-    /// Messages that may be sent now; control messages may use the reserve.
-    #[inline]
-    fn credit(&self, control: bool) -> u64 {
-        let depth = u64::from(self.peer.map_or(INITIAL_MESSAGE_CREDIT, |p| p.receive_depth));
-        let reserve = if control { 0 } else { CONTROL_RESERVE };
-        (self.peer_consumed + depth - reserve).saturating_sub(self.sent)
-    }
-
     /// Takes credit for one message. `false`: none; read the peer's credit word, or call [`stalled`](Link::stalled).
     #[inline]
     pub fn take_credit(&mut self, control: bool) -> bool {
         //= spec §5.4.1
         //# A sender has at most as many unconsumed messages outstanding as its peer keeps receives posted.
-        let ok = self.credit(control) > 0;
+        let ok = self.has_credit(control);
         self.sent += u64::from(ok);
         ok
     }
@@ -316,10 +312,11 @@ impl Link {
         self.sent -= 1;
     }
 
-    /// Whether `take_credit` would succeed.
+    /// Whether `take_credit` would succeed. Control messages may use the reserve.
     #[inline]
     pub fn has_credit(&self, control: bool) -> bool {
-        self.credit(control) > 0
+        let reserve = if control { 0 } else { CONTROL_RESERVE };
+        self.sent < self.peer_consumed + self.peer_depth - reserve
     }
 
     /// The control slot for the next control message, if the peer has read the slot's last message. After

@@ -80,15 +80,7 @@ impl TxRing {
     /// The next contiguous free span, at most `want` long; empty when there is no credit. Rewinds an empty ring.
     #[inline]
     pub fn claim(&mut self, want: u32) -> Span {
-        //= spec §5.3.1
-        //# A sender that has learned that the ring is empty MAY place the next byte at offset 0 and set REWIND.
-        if self.sent == self.consumed && self.base != self.sent {
-            self.base = self.sent;
-            self.rewound = true;
-        }
-        //= spec §5.1.1
-        //# The byte at position x of a direction lies at offset (x − base) mod length of the receiver's ring.
-        let offset = ((self.sent - self.base) & u64::from(self.len - 1)) as u32;
+        let offset = self.next_offset();
         //= spec §5.1.2
         //# A DATA message covers one contiguous span. It is not empty, and not beyond the peer's credit.
         let len = want.min(self.free()).min(self.len - offset);
@@ -99,12 +91,25 @@ impl TxRing {
     /// the span; `None`: there is no such room in one piece.
     #[inline(always)]
     pub fn claim_whole(&mut self, len: u32) -> Option<u32> {
-        let free = self.free();
-        if free < len.saturating_add(self.len / 4) {
+        if u64::from(self.free()) < u64::from(len) + u64::from(self.len / 4) {
             return None;
         }
-        let span = self.claim(len);
-        (span.len == len).then_some(span.offset)
+        let offset = self.next_offset();
+        (len <= self.len - offset).then_some(offset)
+    }
+
+    /// The offset of the next byte. Rewinds an empty ring.
+    #[inline(always)]
+    fn next_offset(&mut self) -> u32 {
+        //= spec §5.3.1
+        //# A sender that has learned that the ring is empty MAY place the next byte at offset 0 and set REWIND.
+        if self.sent == self.consumed && self.base != self.sent {
+            self.base = self.sent;
+            self.rewound = true;
+        }
+        //= spec §5.1.1
+        //# The byte at position x of a direction lies at offset (x − base) mod length of the receiver's ring.
+        ((self.sent - self.base) & u64::from(self.len - 1)) as u32
     }
 
     /// `len` bytes of the claimed span are filled and go out as one message. Returns whether it carries REWIND.
@@ -180,9 +185,9 @@ impl RxRing {
         self.consumed
     }
 
-    /// A message of `len` bytes arrived.
+    /// A message of `len` bytes arrived. Returns its place.
     #[inline]
-    pub fn handle_data(&mut self, len: u32, rewind: bool) -> Result<(), Violation> {
+    pub fn handle_data(&mut self, len: u32, rewind: bool) -> Result<Span, Violation> {
         if rewind {
             //= spec §5.3.2
             //# REWIND on a ring that is not empty is a violation.
@@ -200,7 +205,7 @@ impl RxRing {
             return Err(Violation("data beyond credit"));
         }
         self.received += u64::from(len);
-        Ok(())
+        Ok(Span { offset: offset as u32, len })
     }
 
     /// The contiguous readable span that begins `skip` bytes after the consumed position (for peeking across the wrap).

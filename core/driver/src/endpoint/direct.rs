@@ -88,7 +88,9 @@ impl Endpoint {
         }
         if guard.proto().available() > 0 {
             // SAFETY: passed on to the caller.
-            return guard.move_bytes(|stream| unsafe { stream.receive(dst, len, is_writable) });
+            let result = unsafe { guard.begin_move().receive(dst, len, is_writable) };
+            guard.end_move();
+            return result;
         }
         if watched {
             return None;
@@ -99,32 +101,59 @@ impl Endpoint {
             return None;
         }
         // A thread that has this locked may wait for the stream.
-        let rx = link.rx.try_lock()?;
+        let mut rx = link.rx.try_lock()?;
         let slot = guard.proto().slot();
         if !rx.slots.get(usize::from(slot)).and_then(Option::as_ref).is_some_and(|at| Arc::ptr_eq(at, cell)) {
             return None;
         }
-        let completion = self.device().poll_one(link.qp())?;
-        let Some((data_len, rewind)) = data_for(slot, &completion) else {
+        // Not moved out of its place: that would copy it.
+        let polled = self.device().poll_one(link.qp());
+        let completion = polled.as_ref()?;
+        let Some((data_len, rewind)) = data_for(slot, completion) else {
             drop(guard);
-            self.poll_locked(&link, rx, &[completion]);
+            self.poll_locked(&link, rx, std::slice::from_ref(completion));
             return None;
         };
-        let mut taken = Taken::Messages(1);
-        let result = guard.move_bytes(|stream| {
-            stream.handle_steady_data(data_len, rewind);
-            if (stream.proto().available() as usize) < len {
-                taken = self.take_more(&link, stream, slot, len);
-            }
+        // In steps, not in a closure, which would take its arguments from memory.
+        let stream = guard.begin_move();
+        let span = stream.handle_steady_data(data_len, rewind);
+        if (data_len as usize) < len {
             // SAFETY: passed on to the caller.
-            let result = if taken.is_over() { unsafe { stream.receive(dst, len, is_writable) } } else { None };
-            // Whoever reads next, or waits meanwhile, has not seen them come.
-            stream.arrived |= stream.proto().available() > 0;
-            result
-        });
+            let (result, taken) = unsafe { self.receive_more(&link, stream, slot, (dst, len), is_writable) };
+            guard.end_move();
+            drop(guard);
+            self.after_messages(&link, rx, taken);
+            return result;
+        }
+        // SAFETY: passed on to the caller.
+        let result = unsafe { span.and_then(|span| stream.receive_span(span, dst, len, is_writable)) };
+        guard.end_move();
         drop(guard);
-        self.after_messages(&link, rx, taken);
+        self.return_later(&link, &mut rx, 1);
+        link.count_seen(1);
         result
+    }
+
+    /// Receives after the first message that was taken from the link: up to `len` bytes of it and of those that follow it.
+    ///
+    /// # Safety
+    /// As for [`receive_direct`](Endpoint::receive_direct).
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline(never)]
+    unsafe fn receive_more(
+        &self,
+        link: &LinkCell,
+        stream: &mut LockedStream<'_>,
+        slot: u16,
+        (dst, len): (*mut u8, usize),
+        is_writable: impl FnOnce(usize) -> bool,
+    ) -> (Option<usize>, Taken) {
+        let taken = self.take_more(link, stream, slot, len);
+        // SAFETY: passed on to the caller.
+        let result = if taken.is_over() { unsafe { stream.receive(dst, len, is_writable) } } else { None };
+        // Whoever reads next, or waits meanwhile, has not seen them come.
+        stream.arrived |= stream.proto().available() > 0;
+        (result, taken)
     }
 
     /// [`receive_direct`](Endpoint::receive_direct) into a slice.
@@ -148,7 +177,6 @@ impl Endpoint {
     }
 
     /// Hands a stream the messages of its link that come after the first one, until it has `room` bytes.
-    #[inline(never)]
     fn take_more(&self, link: &LinkCell, stream: &mut LockedStream<'_>, slot: u16, room: usize) -> Taken {
         for count in 1..FEW {
             let Some(completion) = self.device().poll_one(link.qp()) else { return Taken::Messages(count) };

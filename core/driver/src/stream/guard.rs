@@ -99,14 +99,18 @@ impl<'a> StreamGuard<'a> {
     }
 
     /// As [`change`](StreamGuard::change), of a stream that [is steady](LockedStream::is_steady), where the change receives
-    /// bytes and does nothing else: mostly there is nothing to flush then, which is quickly found out.
+    /// bytes and does nothing else, and [`end_move`](StreamGuard::end_move) follows.
     #[inline(always)]
-    pub(crate) fn move_bytes<R>(&mut self, change: impl FnOnce(&mut LockedStream<'a>) -> R) -> R {
-        let result = change(&mut self.stream);
+    pub(crate) fn begin_move(&mut self) -> &mut LockedStream<'a> {
+        &mut self.stream
+    }
+
+    /// Bytes were received: mostly there is nothing to flush then, which is quickly found out.
+    #[inline(always)]
+    pub(crate) fn end_move(&mut self) {
         if !self.stream.is_quiet() {
             self.stream.flush();
         }
-        result
     }
 
     /// Sends a [message](LockedStream::send_message) of a stream that [is steady](LockedStream::is_steady) and is published as

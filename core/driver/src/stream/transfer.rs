@@ -276,12 +276,15 @@ impl LockedStream<'_> {
         self.inner.sending.unanswered = 0;
     }
 
-    /// As [`handle_data`](LockedStream::handle_data), of a steady stream.
+    /// As [`handle_data`](LockedStream::handle_data), of a steady stream. Returns the place of the message; `None`: the peer has
+    /// broken the protocol.
     #[inline(always)]
-    pub(crate) fn handle_steady_data(&mut self, len: u32, rewind: bool) {
-        self.inner.proto.handle_steady_data(len, rewind);
-        self.inner.counters.rx_msgs_link += 1;
-        self.inner.sending.unanswered = 0;
+    pub(crate) fn handle_steady_data(&mut self, len: u32, rewind: bool) -> Option<Span> {
+        let inner = &mut *self.inner;
+        let span = inner.proto.handle_steady_data(len, rewind);
+        inner.counters.rx_msgs_link += 1;
+        inner.sending.unanswered = 0;
+        span
     }
 
     /// DATA messages have been handled.
@@ -321,6 +324,31 @@ impl LockedStream<'_> {
         }
         self.consume_link(done);
         (done > 0).then_some(done)
+    }
+
+    /// As [`receive`](LockedStream::receive), of the only message in the ring.
+    ///
+    /// # Safety
+    /// As for `receive`.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline(always)]
+    pub(crate) unsafe fn receive_span(
+        &mut self,
+        span: Span,
+        dst: *mut u8,
+        len: usize,
+        is_writable: impl FnOnce(usize) -> bool,
+    ) -> Option<usize> {
+        let Some(Attachment { region, .. }) = &self.inner.attached else { return None };
+        let (n, at) = (len.min(span.len as usize), CREDIT_BLOCK_LEN + span.offset as usize);
+        // SAFETY: found to be writable.
+        let received = n > 0 && is_writable(n) && unsafe { region.memory.read_into(at, dst, n) };
+        // Whoever reads next, or waits meanwhile, has not seen the rest come.
+        self.arrived |= !received || n < span.len as usize;
+        if received {
+            self.consume_link(n);
+        }
+        received.then_some(n)
     }
 
     /// [`send_link`](LockedStream::send_link) from a slice.

@@ -16,7 +16,7 @@ use super::{Epoll, Shared};
 use crate::os::{poll, uses};
 use crate::queues;
 use crate::runtime::{self, Runtime};
-use crate::watchers::{unwatch, Registration, Sleeper};
+use crate::watchers::{unwatch, Registration, Sleeper, Watchers};
 
 /// The observers of one instance.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct Observers {
     /// Threads that sleep in `poll`.
     sleepers: Mutex<Vec<Arc<dyn Sleeper>>>,
     /// Instances that watch this one, and the descriptors under which they do.
-    pub(super) instances: Mutex<Vec<Registration>>,
+    pub(super) instances: Watchers,
     /// Descriptors under which they did and which are closed, and the duplicates that are watched now.
     pub(super) outliving: Mutex<Vec<(c_int, c_int)>>,
     /// Some interest has been of another instance.

@@ -167,8 +167,9 @@ pub unsafe fn write<T: Copy>(to: *mut T, value: T) -> bool {
 /// Touches each page of a range; how much of it comes before the first that faults.
 #[inline(always)]
 fn reach(first: usize, len: usize, touch: impl Fn(usize) -> bool) -> usize {
-    // Nothing is mapped in the first page. Null, the commonest of bad addresses, needs no recovery.
-    if len == 0 || first < PAGE || !touch(first) {
+    // Nothing is mapped in the first page, so null, the commonest of bad addresses, needs no recovery. The kernel takes no
+    // address of the upper half, though it may have mapped pages there that can be read.
+    if len == 0 || (first as isize) < PAGE as isize || !touch(first) {
         return 0;
     }
     // Most ranges end where they begin.

@@ -131,15 +131,16 @@ impl Stream {
     }
 
     /// As [`handle_data`](Stream::handle_data), of a stream that [is steady](Stream::is_steady) and
-    /// [flowing](Stream::is_flowing).
+    /// [flowing](Stream::is_flowing). Returns the place of the message; `None`: the peer has broken the protocol.
     #[inline]
-    pub fn handle_steady_data(&mut self, len: u32, rewind: bool) {
+    pub fn handle_steady_data(&mut self, len: u32, rewind: bool) -> Option<Span> {
         debug_assert!(self.is_steady() && self.is_flowing(), "data for a stream that is not steady");
         match self.rx.ring.as_mut().map(|ring| ring.handle_data(len, rewind)) {
-            Some(Ok(())) => {}
+            Some(Ok(span)) => return Some(span),
             Some(Err(Violation(what))) => self.violate(what),
             None => self.violate("data without a ring"),
         }
+        None
     }
 
     /// The readable span that begins `skip` bytes after the consumed position.
