@@ -24,8 +24,8 @@ type Chunk = [Place<Entry>; CHUNK];
 /// Not `OnceLock`: a thread that makes a chunk while another one forks would hold it for ever in the child.
 static TABLE: [AtomicPtr<Chunk>; MAX_FDS / CHUNK] = [const { AtomicPtr::new(null_mut()) }; MAX_FDS / CHUNK];
 
-/// One bit per descriptor that has an entry. Checked first: a descriptor that is not ours must not cause the first use
-/// of thread-local storage, which allocates, because allocators themselves read files while they start.
+/// One bit per descriptor that has an entry. It, or the [`place`], is checked first: a descriptor that is not ours must not cause
+/// the first use of thread-local storage, which allocates, because allocators themselves read files while they start.
 pub(crate) static OURS: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
 
 /// Whether the descriptor has an entry. It may be gone at once.
