@@ -16,8 +16,8 @@ use crate::numbers::interesting;
 /// System call numbers that the loader or the library handles. The others stay as they are.
 static INTERESTING: [u8; NUMBERS] = interesting();
 
-/// A bit for each descriptor, of these many: whether it is the library's.
-pub(crate) static OURS: AtomicUsize = AtomicUsize::new(0);
+/// A bit for each descriptor, of these many: whether the library moves its bytes.
+pub(crate) static MOVED: AtomicUsize = AtomicUsize::new(0);
 pub(crate) static DESCRIPTORS: AtomicUsize = AtomicUsize::new(0);
 /// The function that handles calls: `extern "C" fn(&mut Frame) -> i64`.
 pub(crate) static HANDLE: AtomicUsize = AtomicUsize::new(0);
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn call() {
         "je 3f",
         "cmp edi, [rip + {descriptors}]",
         "jae 9f",
-        "mov rcx, [rip + {ours}]",
+        "mov rcx, [rip + {moved}]",
         "bt dword ptr [rcx], edi",
         "jnc 9f",
         "3:",
@@ -133,7 +133,7 @@ pub(crate) unsafe extern "C" fn call() {
         interesting = sym INTERESTING,
         handled = const HANDLED,
         descriptors = sym DESCRIPTORS,
-        ours = sym OURS,
+        moved = sym MOVED,
         handle = sym HANDLE,
         keeps = sym KEEPS_VECTORS,
         vectors = const VECTORS,

@@ -68,7 +68,7 @@ const LIBRARY: [i64; 61] = [
     libc::SYS_pidfd_open,
 ];
 
-/// Those of the library's calls that concern it only if their first argument is a descriptor of the library.
+/// Those of the library's calls that concern it only if their first argument is a descriptor whose bytes it moves.
 const BY_DESCRIPTOR: [i64; 8] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -84,7 +84,7 @@ const BY_DESCRIPTOR: [i64; 8] = [
 pub const OTHER: u8 = 0;
 /// In a [`table`]: always handled.
 pub const HANDLED: u8 = 1;
-/// In a [`table`]: handled if the first argument is a descriptor of the library.
+/// In a [`table`]: handled if the first argument is a descriptor whose bytes the library moves.
 pub const HANDLED_BY_DESCRIPTOR: u8 = 2;
 
 /// A table by number of the library's calls, and of `more`, which are always handled.

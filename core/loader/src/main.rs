@@ -196,7 +196,7 @@ fn fault_guard() -> Option<Guard> {
 
 type Descriptors = unsafe extern "C" fn(*mut usize) -> usize;
 
-/// Shows the calls of the program which descriptors are the library's; `None` without the library.
+/// Shows the calls of the program of which descriptors the library moves the bytes; `None` without the library.
 fn share_descriptors() -> Option<()> {
     // SAFETY: the name is a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"netacc_descriptors".as_ptr()) };
@@ -206,7 +206,7 @@ fn share_descriptors() -> Option<()> {
     let mut count = 0;
     // SAFETY: the library's function of this name is of this type, and sets a word.
     let bits = unsafe { std::mem::transmute::<*mut libc::c_void, Descriptors>(found)(&mut count) };
-    entry::OURS.store(bits, Ordering::SeqCst);
+    entry::MOVED.store(bits, Ordering::SeqCst);
     entry::DESCRIPTORS.store(count, Ordering::SeqCst);
     Some(())
 }

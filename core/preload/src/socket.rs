@@ -265,6 +265,19 @@ impl Socket {
         self.adopted.get().cloned()
     }
 
+    /// Whether no call that moves its bytes has to come to the library, now or later: nothing is accelerated in this
+    /// process, and the socket is not one that another process has shared with it.
+    ///
+    /// Where there are links, a write in the kernel is announced to the readers of links: see
+    /// [`in_kernel`](runtime::in_kernel). A forked child may get a device that its parent does not have, so before it has
+    /// a runtime nothing is certain.
+    fn is_kernels_alone(&self) -> bool {
+        self.stream.is_none()
+            && !self.adoptable.load(Ordering::Acquire)
+            && self.inherited.get().is_none()
+            && runtime::get().is_some_and(|rt| rt.endpoint().is_none())
+    }
+
     /// Keeps the connection off links for good.
     pub fn keep_on_kernel(&self) {
         self.adoptable.store(false, Ordering::Release);
@@ -530,4 +543,14 @@ pub enum Entry {
     Epoll(Box<dyn Instance>),
     /// An io_uring whose submissions are seen.
     Ring(Ring),
+}
+
+impl Entry {
+    /// Whether the library moves its bytes, or may do so later. Does not change as long as it is in the table.
+    pub fn is_moved(&self) -> bool {
+        match self {
+            Entry::Stream(sock) => !sock.is_kernels_alone(),
+            _ => true,
+        }
+    }
 }

@@ -28,6 +28,10 @@ static TABLE: [AtomicPtr<Chunk>; MAX_FDS / CHUNK] = [const { AtomicPtr::new(null
 /// the first use of thread-local storage, which allocates, because allocators themselves read files while they start.
 pub(crate) static OURS: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
 
+/// One bit per descriptor whose bytes the library moves or may move later: [`OURS`] without the connections that
+/// [stay in the kernel for good](Entry::is_moved). Programs with changed code read and write those without the library.
+pub(crate) static MOVED: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
+
 /// Whether the descriptor has an entry. It may be gone at once.
 #[inline]
 pub fn is_ours(fd: c_int) -> bool {
@@ -115,9 +119,18 @@ pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
     }
     // Before the library reads any memory that a program passes with a descriptor of ours.
     actions::install();
-    let old = slot_or_new(fd)?.swap(Some(entry));
+    let is_moved = entry.is_moved();
+    let slot = slot_or_new(fd)?;
+    // Set before the entry is there and cleared after: a call that comes here needlessly is made in the kernel.
+    if is_moved {
+        set(&MOVED, fd);
+    }
+    let old = slot.swap(Some(entry));
     END.fetch_max(fd as usize + 1, Ordering::AcqRel);
-    OURS[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::AcqRel);
+    set(&OURS, fd);
+    if !is_moved {
+        clear(&MOVED, fd);
+    }
     old
 }
 
@@ -130,8 +143,17 @@ pub fn remove(fd: c_int) -> Option<Arc<Entry>> {
         vfork::record_changed(fd);
         return None;
     }
-    OURS[fd as usize / 64].fetch_and(!(1 << (fd % 64)), Ordering::AcqRel);
+    clear(&OURS, fd);
+    clear(&MOVED, fd);
     slot(fd)?.swap(None)
+}
+
+fn set(bits: &[AtomicU64], fd: c_int) {
+    bits[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::AcqRel);
+}
+
+fn clear(bits: &[AtomicU64], fd: c_int) {
+    bits[fd as usize / 64].fetch_and(!(1 << (fd % 64)), Ordering::AcqRel);
 }
 
 /// All descriptors of ours, in order.
@@ -139,4 +161,30 @@ pub fn entries() -> impl Iterator<Item = (c_int, Arc<Entry>)> {
     let words = OURS.iter().take((end() as usize).div_ceil(64)).enumerate();
     let numbers = words.filter(|(_, w)| w.load(Ordering::Acquire) != 0).flat_map(|(i, _)| i * 64..i * 64 + 64);
     numbers.filter_map(|fd| Some((fd as c_int, get_full(fd as c_int)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use netacc_proto::Reason;
+
+    use super::*;
+    use crate::socket::{Listener, Socket};
+
+    fn is_moved(fd: c_int) -> bool {
+        MOVED[fd as usize / 64].load(Ordering::Acquire) >> (fd % 64) & 1 != 0
+    }
+
+    // Breaks if programs with changed code would read or write a connection without the library that it may move later:
+    // this process has no runtime, so nothing is certain.
+    #[test]
+    fn the_bytes_of_all_sockets_are_moved_until_it_is_certain_that_they_are_not() {
+        const FD: c_int = 4_000;
+        let plain = Socket::new(FD, None, Reason::Disabled, false, u32::MAX);
+        for entry in [Entry::Idle(Listener::new(libc::AF_INET, false)), Entry::Stream(plain)] {
+            insert(FD, Arc::new(entry));
+            assert!(is_ours(FD) && is_moved(FD) && !is_moved(FD + 1));
+        }
+        remove(FD);
+        assert!(!is_ours(FD) && !is_moved(FD));
+    }
 }

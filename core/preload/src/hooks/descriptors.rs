@@ -10,7 +10,7 @@ use super::{entry_or, hooks};
 use crate::ops::{descriptors, ending, options};
 use crate::os::real;
 
-/// For `netacc-loader`, whose programs make calls on other descriptors without the library: a bit for each descriptor, and
+/// For `netacc-loader`, whose programs read and write other descriptors without the library: a bit for each descriptor, and
 /// their number.
 ///
 /// # Safety
@@ -19,7 +19,7 @@ use crate::os::real;
 pub unsafe extern "C" fn netacc_descriptors(count: *mut usize) -> *const std::sync::atomic::AtomicU64 {
     // SAFETY: the caller's promise.
     unsafe { *count = crate::os::limits::MAX_FDS };
-    crate::table::OURS.as_ptr()
+    crate::table::MOVED.as_ptr()
 }
 
 hooks! {

@@ -16,7 +16,7 @@ use netacc_loader::library_calls::{table, HANDLED, NUMBERS};
 
 use super::calls;
 use crate::os::limits::MAX_FDS;
-use crate::table::OURS;
+use crate::table::MOVED;
 
 use super::thread::{Frame, Stack, BYTES, PART, PARTS};
 
@@ -45,7 +45,7 @@ pub(super) unsafe extern "C" fn call() {
         "je 3f",
         "cmp edi, {descriptors}",
         "jae 9f",
-        "lea rcx, [rip + {ours}]",
+        "lea rcx, [rip + {moved}]",
         "bt dword ptr [rcx], edi",
         "jnc 9f",
         "3:",
@@ -140,7 +140,7 @@ pub(super) unsafe extern "C" fn call() {
         interesting = sym INTERESTING,
         handled = const HANDLED,
         descriptors = const MAX_FDS,
-        ours = sym OURS,
+        moved = sym MOVED,
         handle = sym calls::handle,
         clone = const libc::SYS_clone,
         vfork_flag = const libc::CLONE_VFORK,
