@@ -166,3 +166,6 @@ pub(super) unsafe extern "C" fn call() {
         rsp = const offset_of!(Frame, rsp),
     );
 }
+
+#[cfg(test)]
+mod tests;
