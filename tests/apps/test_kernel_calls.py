@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("library")
 
 FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
 CALLS = 100
-#: Of each call, besides those of the program: all assembly, so they are the same in each build. While nothing is
+#: Of each call, besides those of the program: all assembly, so they are alike in each build. While nothing is
 #: accelerated, writing to a connection costs as much as reading a file: the descriptor decides.
 ADDED = {"getppid": 10, "read of a file": 16, "write of a connection": 16, "read of a connection": 16}
 #: As in test_instructions.py: a change that adds or saves more has to be recorded here.
