@@ -312,7 +312,7 @@ def test_a_child_of_go_begins_in_a_control_group(
         assert (control_group.name in printed) == (folder == control_group)
 
 
-def test_doctor_says_how_a_program_will_run(build: Build) -> None:
+def test_doctor_says_how_a_program_will_run(build: Build, tmp_path: Path) -> None:
     def finding(program: str | Path, **env: str) -> str:
         words = [str(binaries() / "netacc"), "doctor", "--json", str(program)]
         clean = {"PATH": os.environ["PATH"], "NETACC_CONF": "/dev/null"}
@@ -329,3 +329,9 @@ def test_doctor_says_how_a_program_will_run(build: Build) -> None:
     assert "is Go with C: the library is preloaded, and replaces its system calls" in finding(build("go-cgo"))
     assert "its Go code stays on TCP" in finding(build("go-cgo"), NACC_STATIC="0")
     assert "is dynamically linked: the library is preloaded" in finding("env")
+    # Go's linker marks libraries in this way (`-buildmode=c-shared`, `plugin`), and they need the C library.
+    source, library = tmp_path / "shared.c", tmp_path / "shared.so"
+    mark = '__attribute__((section(".go.buildinfo"))) int mark = 1;'
+    source.write_text(f"#include <unistd.h>\n{mark}\nint used(void) {{ return getppid(); }}\n")
+    subprocess.run(["gcc", "-shared", "-o", library, source], check=True, timeout=60)
+    assert "is a shared library in Go: its Go code stays on TCP" in finding(library)

@@ -276,6 +276,11 @@ impl<'a> Elf<'a> {
         self.entries().any(|entry| entry.0 == kind)
     }
 
+    /// Whether it is a shared library: it needs others, and names no interpreter, so it cannot be started.
+    pub fn is_shared_library(&self) -> bool {
+        self.needs_libraries && !self.is_interpreted
+    }
+
     /// The work of the interpreter that a program names, and that is not started. Programs without one do it themselves.
     ///
     /// # Errors

@@ -60,6 +60,13 @@ fn dynamic(path: &Path, bytes: &[u8], static_programs: bool) -> Check {
     if !is_go(bytes) {
         return Check::ok(NAME, format!("{shown} is dynamically linked: the library is preloaded"));
     }
+    if Elf::parse(bytes).is_ok_and(|elf| elf.is_shared_library()) {
+        let finding = format!(
+            "{shown} is a shared library in Go: its Go code stays on TCP in any program, because it begins to run when it is \
+             loaded, before it could be changed"
+        );
+        return Check::not(Status::Warn, NAME, finding, "make the connections in a program that is Go itself, or in C");
+    }
     if static_programs {
         let finding =
             format!("{shown} is Go with C: the library is preloaded, and replaces its system calls at the start");
