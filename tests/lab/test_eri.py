@@ -109,8 +109,8 @@ class Ended:
 
 
 @pytest.fixture
-def kit(siw: UpLab, tmp_path: Path) -> Kit:
-    return Kit(siw, tmp_path)
+def kit(iwarp: UpLab, tmp_path: Path) -> Kit:
+    return Kit(iwarp, tmp_path)
 
 
 BUILT = ("--binaries", str(binaries()))
@@ -140,7 +140,7 @@ def test_from_nothing_to_programs_on_two_machines(kit: Kit) -> None:
     steps = ("--steps", "install", "preflight", "properties", "--no-packages", "--json")
     ended = kit.run(*steps, "--seeds", "0..2", "--env", "NACC_LOG_PATH=/tmp/a log;x")
     ended.expect(0)
-    assert ended.figures("preflight")["host2"]["devices"] == ["siw0"]
+    assert ended.figures("preflight")["host2"]["devices"] == [kit.lab.device]
     assert [host["address"] for host in ended.runs["preflight"].meta["measured"]["hosts"]] == [
         "10.99.0.1",
         "10.99.0.2",

@@ -129,6 +129,7 @@ def test_ten_thousand_streams_share_three_links(device: str) -> None:
         answers, _ = client.communicate()
         assert answers == f"{3 * connections} answers as asked\n"
         counters = json.loads(lab.out(2, "cat", kept))["cnt"]
+        print(device, counters)
     finally:
         lab.end_commands()
         down(name)
