@@ -113,6 +113,23 @@ def test_the_end_of_the_functions_is_reported() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_conversation_outlives_the_functions() -> None:
+    """Breaks if a block is lost or differs once no work completes, and no event comes, on either host."""
+    name = f"killed-{os.getpid()}"
+    lab = up(name, "--hosts", "2", *ERDMA)
+    try:
+        conversation = begin_on_link(lab)
+        os.kill(process_with_functions(name), signal.SIGKILL)
+        conversation.wait_for_progress(200)
+        # Its processes may wait in the driver for answers to commands, so their counters are not asked for.
+        print(f"the functions' process killed: longest block {conversation.end():.2f} s")
+    finally:
+        lab.end_commands()
+        down(name)
+
+
+@pytest.mark.long
 def test_a_run_reports_their_end_and_ends_them() -> None:
     command = ["sh", "-c", "echo up; read line; echo $line"]
     lab_run = [str(binaries() / "netacc"), "lab", "run", "-q", *ERDMA, "--", *command]
