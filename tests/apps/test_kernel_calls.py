@@ -41,8 +41,8 @@ def test_calls_of_the_kernel_cost_as_many_instructions_as_recorded(tmp_path: Pat
     sources = PROGRAMS / "static"
     built = {name: tmp_path / name for name in ("steps", "sections")}
     subprocess.run(["gcc", *FLAGS, "-o", built["steps"], sources / "steps.c"], check=True, timeout=60)
-    sections = ["gcc", "-static", *FLAGS, "-o", built["sections"], sources / "sections.c"]
-    subprocess.run(sections, check=True, timeout=60)
+    static = ["gcc", "-static", *FLAGS]
+    subprocess.run([*static, "-o", built["sections"], sources / "sections.c"], check=True, timeout=60)
     plain = counted(built["steps"], built["sections"])
     patched = counted(built["steps"], binaries() / "netacc_run", built["sections"])
     added = dict(zip(ADDED, (b - a for a, b in zip(plain, patched, strict=True)), strict=True))
