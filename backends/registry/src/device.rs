@@ -343,6 +343,15 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
         Ok(())
     }
 
+    fn offer_flows(&self, tuple: &FourTuple) {
+        let Some(port) = link_port(tuple.local.port()).filter(|_| !self.is_near(tuple)) else { return };
+        self.remote_state.offer_flows();
+        self.want_far();
+        if self.remote_state.want(port, Instant::now()) {
+            self.call();
+        }
+    }
+
     fn withdraw(&self, tuple: &FourTuple, stream: u32) {
         if let Some(near) = &self.near {
             near.retract(tuple, stream);

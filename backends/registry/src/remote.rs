@@ -5,6 +5,8 @@
 //! on one port, one of them gets it, and refers peers that open another's connection to the port where that one
 //! listens. The connector has no information about the other side, so it just tries; an absent peer is not tried again
 //! for a while, longer each time.
+//!
+//! UDP ports have the same rule: a process that has received datagrams from other hosts at a port listens there.
 
 use std::collections::HashMap;
 use std::io;
@@ -77,6 +79,8 @@ pub(crate) struct RemoteState {
     published: RwLock<HashMap<FourTuple, u32>>,
     absent: RwLock<HashMap<PeerAddress, Absence>>,
     ports: RwLock<HashMap<u16, Port>>,
+    /// Sockets for datagrams are among what peers request links for.
+    offers_flows: AtomicBool,
     /// A port is wanted.
     wanted: AtomicBool,
 }
@@ -106,9 +110,14 @@ impl RemoteState {
         self.published.read().get(tuple).copied()
     }
 
+    /// Peers may request links for datagrams.
+    pub(crate) fn offer_flows(&self) {
+        self.offers_flows.store(true, Ordering::Relaxed);
+    }
+
     /// Whether a peer might request a link from us.
     pub(crate) fn is_published(&self) -> bool {
-        !self.published.read().is_empty()
+        self.offers_flows.load(Ordering::Relaxed) || !self.published.read().is_empty()
     }
 
     pub(crate) fn is_absent(&self, peer: PeerAddress, now: Instant) -> bool {
@@ -211,6 +220,15 @@ mod tests {
 
     fn pause_of(remote: &RemoteState, peer: PeerAddress) -> Duration {
         remote.absent.read()[&peer].pause.len
+    }
+
+    /// Breaks if a device that comes later is not opened for a socket that receives datagrams.
+    #[test]
+    fn flows_that_are_offered_are_published() {
+        let remote = RemoteState::default();
+        assert!(!remote.is_published());
+        remote.offer_flows();
+        assert!(remote.is_published());
     }
 
     /// Breaks if a peer with another key got one request after the other, because connecting to it succeeds.

@@ -241,6 +241,11 @@ pub trait Directory: Send + Sync {
     /// Announces that this process holds `tuple` (as this process sees it), as its stream number `stream`.
     fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError>;
 
+    /// Lets peers find this process for flows of datagrams to the port of `tuple.local`, from the host of `tuple.remote`.
+    fn offer_flows(&self, tuple: &FourTuple) {
+        let _ = tuple;
+    }
+
     /// Withdraws the announcement of `publish`.
     fn withdraw(&self, tuple: &FourTuple, stream: u32);
 

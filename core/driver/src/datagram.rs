@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use netacc_device::{Device, FourTuple, Instant, PeerAddress, PostError, Region};
 use netacc_proto::{
-    is_flow_proof, FlowReceiver, FlowSender, MessageKind, Nonce, RingDescriptor, Span, CREDIT_BLOCK_LEN, RECORD_LEN,
+    begins_flow_proof, is_flow_proof, FlowReceiver, FlowSender, MessageKind, Nonce, RingDescriptor, Span,
+    CREDIT_BLOCK_LEN, RECORD_LEN,
 };
 use parking_lot::Mutex;
 
@@ -24,6 +25,8 @@ pub struct SendingFlow {
 pub struct ReceivingFlow {
     /// The destination is `local`, and the source `remote`.
     pub addresses: FourTuple,
+    /// The process at the other end of its link.
+    pub peer: PeerAddress,
     pub(crate) inner: Mutex<Receiving>,
 }
 
@@ -68,7 +71,7 @@ pub(crate) enum Place {
 
 pub(crate) struct Sending {
     pub(crate) place: Place,
-    pub(crate) returned: VecDeque<Vec<u8>>,
+    pub(crate) returned: VecDeque<LinkDatagram>,
     /// The receiver's proofs have it. Known once the flow was requested, and after its end.
     pub(crate) nonce: Option<Nonce>,
     pub(crate) counts: FlowCounts,
@@ -76,6 +79,8 @@ pub(crate) struct Sending {
 
 pub(crate) struct Receiving {
     pub(crate) proto: FlowReceiver,
+    /// The sender's proofs have it.
+    nonce: Nonce,
     /// `None` once the flow is over.
     pub(crate) seat: Option<Seat>,
     /// Datagrams that were in the ring at the end.
@@ -182,6 +187,18 @@ impl SendingFlow {
         true
     }
 
+    /// As [`ReceivingFlow::begins_proof`], of a datagram from the destination.
+    pub fn begins_proof(&self, bytes: &[u8]) -> bool {
+        self.inner.lock().nonce.is_some_and(|nonce| begins_flow_proof(bytes, &nonce))
+    }
+
+    pub(crate) fn link(&self) -> Option<Arc<LinkCell>> {
+        match &self.inner.lock().place {
+            Place::On(on) => Some(on.0.link.clone()),
+            Place::Waiting { .. } | Place::Gone => None,
+        }
+    }
+
     /// A datagram of the flow was sent by the kernel.
     pub fn count_by_kernel(&self) {
         self.with(FlowSender::count_by_kernel);
@@ -214,9 +231,20 @@ impl SendingFlow {
 }
 
 impl ReceivingFlow {
-    pub(crate) fn new(addresses: FourTuple, proto: FlowReceiver, seat: Seat) -> ReceivingFlow {
+    pub(crate) fn new(addresses: FourTuple, nonce: Nonce, proto: FlowReceiver, seat: Seat) -> ReceivingFlow {
+        let peer = seat.link.peer;
         let (left, counts) = (VecDeque::new(), FlowCounts::default());
-        ReceivingFlow { addresses, inner: Mutex::new(Receiving { proto, seat: Some(seat), left, owed: None, counts }) }
+        let inner = Mutex::new(Receiving { proto, nonce, seat: Some(seat), left, owed: None, counts });
+        ReceivingFlow { addresses, peer, inner }
+    }
+
+    pub(crate) fn link(&self) -> Option<Arc<LinkCell>> {
+        self.inner.lock().seat.as_ref().map(|seat| seat.link.clone())
+    }
+
+    /// Whether a datagram from the source that is as long as a proof, and of which only these first bytes are known, is one.
+    pub fn begins_proof(&self, bytes: &[u8]) -> bool {
+        begins_flow_proof(bytes, &self.inner.lock().nonce)
     }
 
     /// A datagram of the flow was received from the kernel.
@@ -233,6 +261,12 @@ impl ReceivingFlow {
     pub fn has_more(&self) -> bool {
         let inner = self.inner.lock();
         inner.proto.has_more() || !inner.left.is_empty()
+    }
+
+    /// A number that changes when a datagram has come by the link that can be received.
+    pub fn arrivals(&self) -> u64 {
+        let inner = self.inner.lock();
+        inner.counts.link + (inner.proto.waiting() + inner.left.len()) as u64
     }
 
     /// Whether nothing more comes: the sender has closed the flow, or the link has died.

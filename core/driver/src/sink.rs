@@ -45,7 +45,7 @@ pub trait ReadySink: Send + Sync {
         false
     }
 
-    /// A flow on a link was granted to a peer.
+    /// A flow on a link is about to be granted to a peer. From now on the kernel may bring its proof.
     fn flow_granted(&self, _flow: &Arc<ReceivingFlow>) {}
 
     /// A flow on a link that this process sends was granted, refused or ended, or its receiver has returned datagrams.

@@ -522,6 +522,12 @@ impl FlowReceiver {
         !self.arrived.is_empty()
     }
 
+    /// How many wait there; none as long as the one at the front may not be taken.
+    pub fn waiting(&self) -> usize {
+        let is_due = |(front, _): &(Arrived, u64)| front.by_kernel <= self.came_by_kernel || self.wait == Wait::Over;
+        self.arrived.front().filter(|front| is_due(front)).map_or(0, |_| self.arrived.len())
+    }
+
     /// A datagram of the flow was received from the kernel.
     pub fn count_by_kernel(&mut self) {
         self.came_by_kernel += 1;
@@ -530,7 +536,7 @@ impl FlowReceiver {
 
     /// From now on the ring is looked at before this end sleeps. Whether a new status is due.
     pub fn stay_awake(&mut self) -> bool {
-        !core::mem::replace(&mut self.status.awake, true)
+        !self.closed && !core::mem::replace(&mut self.status.awake, true)
     }
 
     /// Whether it has said that it looks at the ring.
@@ -567,6 +573,29 @@ impl FlowReceiver {
     pub fn close(&mut self) {
         self.closed = true;
     }
+
+    //= spec §10.8.8
+    //# A receiver that takes no more from a flow skips what is in the ring, and begins a sleep that does not end.
+    /// Nothing more is taken at all: the sender sends by the kernel what was not taken. A new status is due.
+    pub fn give_back(&mut self) {
+        self.closed = true;
+        while let Some((_, end)) = self.arrived.pop_front() {
+            self.status.done += 1;
+            self.consumed = end;
+        }
+        // Also if it sleeps: a sender that knows this sleep has sent nothing since.
+        self.status.awake = false;
+        self.status.sleeps = self.status.sleeps.wrapping_add(1);
+    }
+}
+
+/// Bytes of a proof by which it is recognised: its beginning, with the nonce.
+const RECOGNISED: usize = 24;
+
+/// Whether a datagram of which only the first bytes are known, and which is as long as a proof, is one with this nonce.
+pub fn begins_flow_proof(bytes: &[u8], nonce: &Nonce) -> bool {
+    let expected = Record { kind: RecordKind::Flow, position: 0, end: 0, token: *nonce }.encode();
+    bytes.iter().zip(&expected[..RECOGNISED]).all(|(found, expected)| found == expected)
 }
 
 /// Whether a datagram is a proof with this nonce. A proof may be late: the program must not see it after its flow is over

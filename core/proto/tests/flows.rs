@@ -2,8 +2,9 @@
 
 use netacc_device::{Instant, RemoteKey};
 use netacc_proto::{
-    is_flow_proof, FlowGrant, FlowReceiver, FlowRefusal, FlowRequest, FlowSender, RecordHeader, RingDescriptor,
-    Violation, WireTuple, FLOW_ORDER_PATIENCE, FLOW_PROOF_INTERVAL, FLOW_PROOF_TRIES, FLOW_RECORD_HEADER_LEN,
+    begins_flow_proof, is_flow_proof, FlowGrant, FlowReceiver, FlowRefusal, FlowRequest, FlowSender, RecordHeader,
+    RingDescriptor, Violation, WireTuple, FLOW_ORDER_PATIENCE, FLOW_PROOF_INTERVAL, FLOW_PROOF_TRIES,
+    FLOW_RECORD_HEADER_LEN,
 };
 use proptest::prelude::*;
 
@@ -143,6 +144,57 @@ fn what_a_sleeper_has_not_taken_comes_back() {
     let next = pair.send(5).expect("it is awake again");
     assert_eq!(pair.arrive(next), Ok(()));
     assert!(pair.receiver.front().is_some_and(|front| front.span.len == 5));
+}
+
+//= spec §10.8.8
+//= type=test
+//# A receiver that takes no more from a flow skips what is in the ring, and begins a sleep that does not end.
+#[test]
+fn what_a_receiver_gives_back_comes_back() {
+    for was_asleep in [false, true] {
+        let mut pair = Pair::open();
+        let sent: Vec<_> = (1..=3).map(|len| pair.send(len).expect("room")).collect();
+        pair.arrive(sent[0]).expect("honest");
+        pair.receiver.take();
+        if was_asleep {
+            assert!(pair.receiver.fall_asleep());
+        } else {
+            pair.arrive(sent[1]).expect("honest");
+        }
+        pair.receiver.give_back();
+        assert!(!pair.receiver.has_more() && !pair.receiver.stay_awake(), "nothing is taken from now on");
+        pair.report();
+        let returned: Vec<_> = std::iter::from_fn(|| pair.sender.poll_returned()).map(|span| span.len).collect();
+        assert_eq!(returned, [2, 3].map(|len| len + FLOW_RECORD_HEADER_LEN as u32));
+        for record in &sent[if was_asleep { 1 } else { 2 }..] {
+            assert_eq!(pair.arrive(*record), Ok(()), "it was under way");
+        }
+        assert_eq!(pair.send(4), Err(FlowRefusal::Asleep));
+    }
+}
+
+// Breaks if a program whose memory is shorter than a proof sees the beginning of one, or loses datagrams of its own.
+#[test]
+fn a_proof_is_recognised_by_its_beginning() {
+    let mut pair = Pair::granted();
+    let proof = pair.sender.poll_proof(at(0)).expect("a proof is due");
+    for known in [0, 14, 24, 48] {
+        assert!(begins_flow_proof(&proof[..known], &NONCES[1]), "{known}");
+    }
+    assert!(!begins_flow_proof(&proof[..14], &NONCES[0]), "another nonce");
+    assert!(!begins_flow_proof(&[7; 14], &NONCES[1]));
+}
+
+// Breaks if a program that waits for an edge is told of a record that it does not get, and of none later.
+#[test]
+fn a_record_counts_as_waiting_once_it_may_be_taken() {
+    let mut pair = Pair::open();
+    pair.sender.count_by_kernel();
+    let record = pair.send(1).expect("room");
+    pair.arrive(record).expect("honest");
+    assert_eq!((pair.receiver.waiting(), pair.receiver.has_more()), (0, true));
+    assert!(!pair.receiver.fall_asleep());
+    assert_eq!(pair.receiver.waiting(), 1);
 }
 
 //= spec §10.8.4, §10.8.3

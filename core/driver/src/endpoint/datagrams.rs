@@ -71,7 +71,7 @@ impl Endpoint {
     }
 
     /// The next datagram that the receiver has not taken before it slept. It must go by the kernel.
-    pub fn take_returned(&self, flow: &SendingFlow) -> Option<Vec<u8>> {
+    pub fn take_returned(&self, flow: &SendingFlow) -> Option<LinkDatagram> {
         let mut inner = flow.inner.lock();
         self.refresh_sender(&mut inner);
         inner.returned.pop_front()
@@ -94,9 +94,10 @@ impl Endpoint {
     pub fn receive_datagram(&self, flow: &ReceivingFlow) -> Option<LinkDatagram> {
         let mut inner = flow.inner.lock();
         let Receiving { proto, seat, left, counts, .. } = &mut *inner;
-        let datagram = match seat {
-            None => left.pop_front()?,
-            Some(seat) => {
+        let datagram = match (left.pop_front(), seat) {
+            (Some(first), _) => first,
+            (None, None) => return None,
+            (None, Some(seat)) => {
                 let front = proto.front()?;
                 let datagram = LinkDatagram { bytes: seat.read(front.span), ttl: front.ttl, tos: front.tos };
                 proto.take();
@@ -141,6 +142,45 @@ impl Endpoint {
         Some(answer)
     }
 
+    /// Handles what has come on the link of a flow. Call it with nothing locked that the [`ReadySink`](crate::ReadySink) locks.
+    pub fn poll_receiving(&self, flow: &ReceivingFlow) {
+        if let Some(link) = flow.link() {
+            self.poll_link(&link);
+        }
+    }
+
+    /// As [`poll_receiving`](Endpoint::poll_receiving), for the sending end.
+    pub fn poll_sending(&self, flow: &SendingFlow) {
+        if let Some(link) = flow.link() {
+            self.poll_link(&link);
+        }
+    }
+
+    /// Whether a link has flows of datagrams: then what comes on it concerns sockets of which no thread need be aware.
+    pub fn has_flows(&self, link: &LinkCell) -> bool {
+        self.flows.lock().on_links.range((link.qp, 0)..=(link.qp, u16::MAX)).next().is_some()
+    }
+
+    /// Takes nothing more of a flow, but what has come, which can still be received.
+    pub fn keep_received(&self, flow: &ReceivingFlow) {
+        let mut inner = flow.inner.lock();
+        inner.keep_rest();
+        self.end_receiving(&mut inner);
+    }
+
+    /// Takes nothing more of a flow: its sender sends by the kernel all that was not taken.
+    pub fn give_back(&self, flow: &ReceivingFlow) {
+        self.end_receiving(&mut flow.inner.lock());
+    }
+
+    fn end_receiving(&self, inner: &mut Receiving) {
+        inner.proto.give_back();
+        self.report(inner, Report::Message);
+        if inner.seat.as_mut().is_some_and(|seat| self.close_seat(seat)) {
+            self.free_seat(inner.seat.take());
+        }
+    }
+
     /// Takes nothing more of a flow.
     pub fn close_receiving(&self, flow: &ReceivingFlow) {
         let mut inner = flow.inner.lock();
@@ -168,8 +208,10 @@ impl Endpoint {
         }
         while let Some(span) = proto.poll_returned() {
             let mut record = seat.read(span);
+            let bytes = record.split_off(FLOW_RECORD_HEADER_LEN);
+            let header = record.first_chunk().map(RecordHeader::decode).expect("as long as a header");
             counts.returned += 1;
-            returned.push_back(record.split_off(FLOW_RECORD_HEADER_LEN));
+            returned.push_back(LinkDatagram { bytes, ttl: header.ttl, tos: header.tos });
         }
     }
 
@@ -383,14 +425,16 @@ impl Endpoint {
             return Err(Reason::UnknownStream);
         }
         let (slot, region) = self.take_slot(link, ring_len)?;
-        let proto = FlowReceiver::new(self.nonce(), request);
+        let nonce = self.nonce();
+        let proto = FlowReceiver::new(nonce, request);
         let grant = proto.grant(request.slot, slot, descriptor(&region, ring_len));
         let far = Some(Far { slot: request.slot, ring: request.ring });
         let seat = Seat { link: link.clone(), slot, region, far, ours: Use::Goes, peer_has_closed: false };
-        let flow = Arc::new(ReceivingFlow::new(addresses, proto, seat));
+        let flow = Arc::new(ReceivingFlow::new(addresses, nonce, proto, seat));
         self.flows.lock().on_links.insert((link.qp, slot), LinkFlow::Receiving(flow.clone()));
-        self.send_control(link, ControlMessage::Grant(grant));
+        // First: the sender's proof must find an owner that knows the flow.
         self.sink().flow_granted(&flow);
+        self.send_control(link, ControlMessage::Grant(grant));
         Ok(())
     }
 

@@ -138,6 +138,33 @@ fn late_proofs_are_recognised() {
     assert!(!sending.is_closed());
 }
 
+// Breaks if datagrams are lost, or received twice, where a receiver leaves the link: because its process forks, or an option
+// was set that a link cannot serve.
+#[test]
+fn a_receiver_that_leaves_keeps_what_has_come_or_gives_it_back() {
+    for keeps in [true, false] {
+        let (sender, receiver, seen) = ends(true, 4096);
+        let (sending, receiving) = open(&sender, &receiver, &seen);
+        assert_eq!(sender.send_datagram(&sending, b"first", 64, 8), Ok(()));
+        run([&sender, &receiver]);
+        assert_eq!(sender.send_datagram(&sending, b"under way", 64, 8), Ok(()));
+        if keeps {
+            receiver.keep_received(&receiving);
+        } else {
+            receiver.give_back(&receiving);
+        }
+        run([&sender, &receiver]);
+        let received: Vec<_> = std::iter::from_fn(|| receiver.receive_datagram(&receiving)).collect();
+        let returned: Vec<_> = std::iter::from_fn(|| sender.take_returned(&sending)).collect();
+        let all: Vec<_> =
+            received.iter().chain(&returned).map(|datagram| (&datagram.bytes[..], datagram.tos)).collect();
+        assert_eq!(all, [(&b"first"[..], 8), (b"under way", 8)]);
+        assert_eq!(returned.len(), if keeps { 1 } else { 2 });
+        assert!(sending.is_closed() && receiving.is_closed());
+        assert_eq!((sender.links()[0].streams, receiver.links()[0].streams), (0, 0), "the slot is free");
+    }
+}
+
 //= spec §10.6.2, §10.6.3
 //= type=test
 //# The receiver refuses a flow to a socket that it does not have

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use netacc_device::middleware::{Fault, FaultConfig, SplitMix64};
 use netacc_device::{Device, FourTuple, Instant, PeerAddress};
-use netacc_driver::{Endpoint, Readiness, ReadySink, ReceivingFlow, SendingFlow, StreamCell};
+use netacc_driver::{Endpoint, LinkDatagram, Readiness, ReadySink, ReceivingFlow, SendingFlow, StreamCell};
 use parking_lot::Mutex;
 
 use crate::network::{Net, Port};
@@ -162,7 +162,7 @@ impl Host {
 
     /// Datagrams that their receiver did not take before it slept go by the kernel.
     fn send_returned(&mut self, flow: &SendingFlow) {
-        while let Some(bytes) = self.endpoint.take_returned(flow) {
+        while let Some(LinkDatagram { bytes, .. }) = self.endpoint.take_returned(flow) {
             flow.count_by_kernel();
             self.outgoing.push(Wired { from: flow.addresses.local, to: flow.addresses.remote, bytes });
         }
