@@ -17,22 +17,28 @@
 mod address;
 mod flows;
 mod incoming;
+mod linked;
 mod messages;
+mod origin;
 mod outgoing;
+pub mod proofs;
 mod resent;
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::Arc;
 
 use netacc_device::QueuePairId;
-use netacc_driver::Endpoint;
+use netacc_driver::{Endpoint, ReceivingFlow};
 use parking_lot::Mutex;
 
-pub use address::Address;
-pub use flows::{Flows, Pending, Wanted};
-pub use incoming::{Incoming, Origin, Ring, Taken};
+pub use address::{local_address, peer_address, Address};
+pub use flows::{Flows, OnLink, Pending, Wanted};
+pub use incoming::{Incoming, Ring, Taken};
+pub use linked::{Linked, Proof, Proven, Suspect};
 pub use messages::{add_dropped, joined, Control, Messages, Values, MOST as MOST_CONTROL};
+pub use origin::Origin;
 pub use outgoing::{Destination, Outgoing, Way};
 use resent::Resent;
 
@@ -44,8 +50,15 @@ pub struct Datagram {
     kernel_only: AtomicU8,
     /// It has, or may have, rings to receive from.
     linked: AtomicBool,
+    /// The kernel may bring it proofs of addresses, now or soon: it has peers on other hosts.
+    proving: AtomicBool,
+    /// The flows on links that bring it datagrams. A thread polls them without the lock of [`Datagram::incoming`], which the
+    /// thread that handles their messages takes.
+    polled: Mutex<Arc<Vec<Polled>>>,
     /// Threads that sleep in the kernel, and may wait for this socket.
     sleepers: AtomicU32,
+    /// Threads that receive from the kernel without the lock of [`Datagram::incoming`].
+    receivers: AtomicU32,
     /// Calls that have moved a datagram through the kernel.
     kernel_calls: AtomicU32,
     /// What the program wants to know of each datagram: bits of [`wants`].
@@ -60,6 +73,9 @@ pub struct Datagram {
     outgoing: Mutex<Outgoing>,
     counts: Counts,
 }
+
+/// A flow on a link, and the endpoint that polls it.
+pub type Polled = (&'static Endpoint, Arc<ReceivingFlow>);
 
 /// Why a socket has no flows for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +140,10 @@ impl Default for Datagram {
             descriptors: AtomicU32::new(1),
             kernel_only: AtomicU8::new(0),
             linked: AtomicBool::new(false),
+            proving: AtomicBool::new(false),
+            polled: Mutex::default(),
             sleepers: AtomicU32::new(0),
+            receivers: AtomicU32::new(0),
             kernel_calls: AtomicU32::new(0),
             wants: AtomicU16::new(0),
             joins: AtomicBool::new(false),
@@ -275,7 +294,7 @@ impl Datagram {
     pub fn attach(&self, ring: Ring) -> bool {
         let mut incoming = self.incoming.lock();
         incoming.tells_flows_apart(!self.has_any_address());
-        let fits = !self.is_kernel_only() && ring.has_messages() == self.gives_messages() && incoming.admits(&ring);
+        let fits = self.fits(&incoming, ring.origin());
         if fits {
             incoming.add(ring);
             self.linked.store(true, Ordering::Release);
@@ -283,9 +302,77 @@ impl Datagram {
         fits
     }
 
-    /// The rings may have become none.
+    fn fits(&self, incoming: &Incoming, origin: &Origin) -> bool {
+        !self.is_kernel_only() && origin.messages.is_some() == self.gives_messages() && incoming.admits(origin)
+    }
+
+    /// Adds a flow on a link to receive from. `false`: it does not fit any more.
+    pub fn attach_link(&self, link: Linked, proven: Proven) -> bool {
+        let mut incoming = self.incoming.lock();
+        let fits = self.fits(&incoming, link.origin()) && self.fits_links();
+        if fits {
+            incoming.add_link(link, proven);
+            self.update_linked(&incoming);
+        }
+        fits
+    }
+
+    /// The kernel may bring the proof of a flow from now on.
+    pub fn expect_proofs(&self, proven: Proven) {
+        let mut incoming = self.incoming.lock();
+        incoming.expect_proofs(proven);
+        self.update_linked(&incoming);
+    }
+
+    /// Whether flows on links can serve it: the kernel could join a proof with datagrams, and a sender on another host does not
+    /// say when it has sent.
+    pub fn fits_links(&self) -> bool {
+        !self.joins() && !self.wants(wants::TIME | wants::TIMES)
+    }
+
+    /// The rings and links may have become others, or none.
     pub fn update_linked(&self, incoming: &Incoming) {
         self.linked.store(!incoming.is_empty(), Ordering::Release);
+        let polled = incoming.polled();
+        let mut known = self.polled.lock();
+        if known.len() != polled.len() || !known.iter().zip(&polled).all(|(a, b)| Arc::ptr_eq(&a.1, &b.1)) {
+            *known = Arc::new(polled);
+        }
+    }
+
+    /// Handles what has come on the links of its flows. Not with the lock of [`Datagram::incoming`].
+    #[inline]
+    pub fn poll_links(&self) {
+        if !self.is_linked() {
+            return;
+        }
+        let polled = Arc::clone(&*self.polled.lock());
+        for (endpoint, flow) in polled.iter() {
+            endpoint.poll_receiving(flow);
+        }
+    }
+
+    /// The socket has a peer that may be on another host. By a thread of the program: one that waits later knows it before a
+    /// proof can come.
+    pub fn may_prove(&self) {
+        self.proving.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the kernel may bring proofs of addresses, which only the library sees.
+    #[inline]
+    pub fn expects_proofs(&self) -> bool {
+        self.proving.load(Ordering::SeqCst)
+    }
+
+    /// Counts the calling thread among those that receive from the kernel without the lock of [`Datagram::incoming`].
+    pub fn receive_alone(&self) -> Receiving<'_> {
+        self.receivers.fetch_add(1, Ordering::SeqCst);
+        Receiving { socket: self }
+    }
+
+    /// Whether a thread receives so.
+    pub fn has_receivers(&self) -> bool {
+        self.receivers.load(Ordering::SeqCst) > 0
     }
 
     /// Whether a thread sleeps that may wait for this socket: its rings are not to be used.
@@ -296,12 +383,14 @@ impl Datagram {
 
     /// Whether a receive would find a datagram in a ring. A look for calls that wait.
     pub fn is_ready(&self) -> bool {
+        self.poll_links();
         self.is_linked() && self.incoming.lock().is_ready()
     }
 
     /// A cheaper look, for a loop that spins; it may be wrong for a moment.
     #[inline]
     pub fn may_be_ready(&self) -> bool {
+        self.poll_links();
         self.is_linked() && self.incoming.try_lock().is_some_and(|incoming| incoming.may_be_ready())
     }
 
@@ -315,6 +404,7 @@ impl Datagram {
     pub fn sleep(&self, fd: c_int) -> Option<Asleep<'_>> {
         let alone = self.sleepers.fetch_add(1, Ordering::SeqCst) == 0;
         let asleep = Asleep { socket: self };
+        self.poll_links();
         if self.is_linked() {
             let mut incoming = self.incoming.lock();
             incoming.begin_new(fd);
@@ -355,6 +445,17 @@ impl Datagram {
         if let Some(endpoint) = endpoint {
             flows.into_iter().for_each(|qp| endpoint.end_flow(qp));
         }
+    }
+}
+
+/// A thread that receives from the kernel without the lock of [`Datagram::incoming`].
+pub struct Receiving<'a> {
+    socket: &'a Datagram,
+}
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        self.socket.receivers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -10,6 +10,7 @@
 //! * A link with several watchers, because no single one of them can be relied on to poll for the others.
 //! * A link whose streams the program has closed, because messages that its peers still send must be answered, above
 //!   all with a reset.
+//! * A link with flows of datagrams: a sender must send by the kernel what a receiver has not taken, whatever the program does.
 //! * A link on which a stream is being opened, because its peer may want to abandon that, whatever this program does
 //!   meanwhile.
 //!
@@ -396,6 +397,9 @@ fn reassign_all(endpoint: &Endpoint, link: &Arc<LinkCell>) {
 fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
     let helpers = endpoint.control_cq();
     let cells = endpoint.streams_on(link);
+    if endpoint.has_flows(link) {
+        return helpers;
+    }
     if cells.iter().any(|cell| cell.is_opening()) {
         return helpers;
     }

@@ -15,9 +15,10 @@ use netacc_datagram::{inbox_len, Receiver, Sender, OUTBOX_LEN};
 use netacc_device::{ConnectionId, FourTuple, QueuePairId};
 use netacc_driver::{Endpoint, Flow};
 
-use crate::datagram::{wants, Address, Datagram, Destination, KernelOnly, Pending, Ring, Wanted};
+use super::links;
+use crate::datagram::{local_address, wants, Address, Datagram, Destination, KernelOnly, Pending, Ring, Wanted};
 use crate::os::errno::{errno, set_errno};
-use crate::os::{real, sockopt};
+use crate::os::sockopt;
 use crate::probes;
 use crate::runtime::{get, Runtime};
 use crate::table::{self, Entry};
@@ -113,27 +114,6 @@ pub fn announced(local: SocketAddr) -> FourTuple {
     FourTuple { local, remote: SocketAddr::new(local.ip(), 0) }
 }
 
-/// The address that a socket is bound to.
-pub fn local_address(fd: c_int) -> Option<SocketAddr> {
-    name_of(fd, real::getsockname)
-}
-
-/// The address that a socket is connected to.
-pub fn peer_address(fd: c_int) -> Option<SocketAddr> {
-    name_of(fd, real::getpeername)
-}
-
-fn name_of(
-    fd: c_int,
-    name: unsafe fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int,
-) -> Option<SocketAddr> {
-    let mut bytes = [0u8; size_of::<libc::sockaddr_in6>()];
-    let mut len = bytes.len() as libc::socklen_t;
-    // SAFETY: a buffer of that length.
-    let rc = unsafe { name(fd, bytes.as_mut_ptr().cast(), &mut len) };
-    (rc == 0).then(|| Address::new(&bytes[..(len as usize).min(bytes.len())]).socket_addr()).flatten()
-}
-
 /// The address from which the kernel sends a datagram of this socket to one of this host's addresses: the one that the
 /// socket is bound to, or the destination itself; within 127.0.0.0/8 it is 127.0.0.1.
 fn source_for(local: SocketAddr, to: SocketAddr) -> SocketAddr {
@@ -151,29 +131,49 @@ fn are_of_one_host(source: IpAddr, destination: IpAddr) -> bool {
 }
 
 /// Requests the rings that the program's threads want. By the helper.
-pub(super) fn request_wanted(rt: &Runtime, endpoint: &Endpoint) {
+pub(super) fn request_wanted(rt: &'static Runtime, endpoint: &'static Endpoint) {
     for Wanted { socket, fd, to } in std::mem::take(&mut *rt.flows.wanted.lock()) {
         let Some(socket) = socket.upgrade() else { continue };
         match request(rt, endpoint, &socket, fd, &to) {
-            Some(id) => drop(rt.flows.pending.lock().insert(id, Pending::Outgoing(Arc::downgrade(&socket), to))),
+            Some(Requested::Ring(id)) => {
+                drop(rt.flows.pending.lock().insert(id, Pending::Outgoing(Arc::downgrade(&socket), to)));
+            }
+            Some(Requested::OnLink) => {}
             None => socket.outgoing().refuse(&to),
         }
     }
 }
 
+/// A flow was requested.
+enum Requested {
+    /// A ring within this host.
+    Ring(ConnectionId),
+    /// A place on a link.
+    OnLink,
+}
+
 fn request(
-    rt: &Runtime,
-    endpoint: &Endpoint,
+    rt: &'static Runtime,
+    endpoint: &'static Endpoint,
     socket: &Arc<Datagram>,
     fd: c_int,
     address: &Address,
-) -> Option<ConnectionId> {
+) -> Option<Requested> {
     let is_it = matches!(table::get_full(fd).as_deref(), Some(Entry::Datagram(known)) if Arc::ptr_eq(known, socket));
     if !is_it || socket.is_kernel_only() {
         return None;
     }
     let to = address.socket_addr()?;
-    let source = source_for(local_address(fd)?, to);
+    let local = local_address(fd)?;
+    if let Some(source) = links::source_towards(local, to) {
+        let addresses = FourTuple { local: source, remote: to };
+        let requested = links::request(rt, endpoint, (socket, fd), (address, addresses));
+        if let Err(Some(other)) = requested {
+            end(rt, vec![other]);
+        }
+        return requested.ok().map(|()| Requested::OnLink);
+    }
+    let source = source_for(local, to);
     if !are_of_one_host(source.ip(), to.ip()) {
         return None;
     }
@@ -196,7 +196,8 @@ fn request(
     // With the lock held: a thread that sets an option reads them anew.
     outgoing.marks = sockopt::marks(fd);
     drop(outgoing);
-    endpoint.request_flow(peer, OUTBOX_LEN, &Request { number, source, destination: to.ip() }.encode()).ok()
+    let request = Request { number, source, destination: to.ip() };
+    endpoint.request_flow(peer, OUTBOX_LEN, &request.encode()).ok().map(Requested::Ring)
 }
 
 /// Whether the processes that can request a flow from `source`, or be requested to accept one, are trusted: nothing but

@@ -13,7 +13,7 @@ use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::{Reason, Role};
 
 use super::unwatched::Unwatched;
-use super::{exit, flows, shortage};
+use super::{exit, flows, links, shortage};
 use crate::holders::search::Searches;
 use crate::os::clock::now;
 use crate::os::own::drain;
@@ -138,7 +138,7 @@ fn run(rt: &'static Runtime) {
 /// The helper's state between two turns of its loop.
 struct Helper<'a> {
     rt: &'static Runtime,
-    endpoint: &'a Endpoint,
+    endpoint: &'static Endpoint,
     searches: Searches<'a>,
     unwatched: Option<Unwatched<'a>>,
     /// The helper was kicked, perhaps by a child, which is not served yet.
@@ -160,12 +160,14 @@ impl Helper<'_> {
         self.serve_requests();
         queues::of_process().check_due(endpoint);
         let next = endpoint.progress(now());
+        let on_links = links::tend(rt, endpoint);
         let search = self.searches.advance();
         let unwatched = self.unwatched.as_mut().and_then(|unwatched| unwatched.advance(now()));
         ASLEEP.store(true, Ordering::SeqCst);
         let ring_check = rt.helper.mappings().and_then(|_| foreign::next_check());
         let next = next
             .into_iter()
+            .chain(on_links)
             .chain(queues::of_process().next_check())
             .chain(search)
             .chain(unwatched)
@@ -239,7 +241,7 @@ impl Helper<'_> {
     /// Whether work came after the helper had checked.
     fn has_work(&self) -> bool {
         let requested = !self.rt.promotions.lock().is_empty() || !self.rt.unrequested.lock().is_empty();
-        let requested = requested || !self.rt.flows.wanted.lock().is_empty();
+        let requested = requested || !self.rt.flows.wanted.lock().is_empty() || links::has_work(self.rt);
         requested || self.endpoint.has_work() || self.searches.is_due()
     }
 

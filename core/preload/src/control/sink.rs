@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_config::{LogLevel, UnseenIoPolicy};
-use netacc_device::{ConnectionId, PeerAddress, QueuePairId};
-use netacc_driver::{Flow, Marked, Readiness, ReadySink, StreamCell};
+use netacc_device::{ConnectionId, FourTuple, PeerAddress, QueuePairId};
+use netacc_driver::{Flow, Marked, Readiness, ReadySink, ReceivingFlow, SendingFlow, StreamCell};
 use netacc_proto::Reason;
 
-use super::flows;
+use super::{flows, links};
 use crate::os::log;
 use crate::ring::foreign::{self, Verdict};
 use crate::runtime::{get, Runtime};
@@ -110,6 +110,27 @@ impl ReadySink for Sink {
         }
         if let Some(link) = link {
             queues::reassign(endpoint, &link, stream);
+        }
+    }
+
+    fn takes_flows(&self) -> bool {
+        // Before the runtime is published there is no link.
+        get().is_some_and(|rt| rt.config.datagrams)
+    }
+
+    fn flow_offered(&self, addresses: &FourTuple) -> bool {
+        get().is_some_and(|rt| links::offered(rt, addresses).is_some())
+    }
+
+    fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {
+        if let Some((rt, endpoint)) = get().and_then(|rt| Some((rt, rt.endpoint()?))) {
+            links::granted(rt, endpoint, flow);
+        }
+    }
+
+    fn flow_changed(&self, _: &Arc<SendingFlow>) {
+        if let Some(rt) = get() {
+            links::changed(rt);
         }
     }
 

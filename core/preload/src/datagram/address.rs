@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use libc::{sockaddr, socklen_t};
 
+use crate::os::real;
+
 /// Bytes of the longest.
 const LONGEST: usize = size_of::<libc::sockaddr_in6>();
 
@@ -50,6 +52,24 @@ impl Address {
         address.socket_addr().map(|_| address)
     }
 
+    /// Of an address as the kernel gives it to a socket of its family.
+    pub fn from(address: SocketAddr) -> Address {
+        let mut bytes = [0; LONGEST];
+        bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+        let (family, len) = match address.ip() {
+            IpAddr::V4(ip) => {
+                bytes[4..8].copy_from_slice(&ip.octets());
+                (libc::AF_INET, size_of::<libc::sockaddr_in>())
+            }
+            IpAddr::V6(ip) => {
+                bytes[8..24].copy_from_slice(&ip.octets());
+                (libc::AF_INET6, LONGEST)
+            }
+        };
+        bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+        Address { bytes, len }
+    }
+
     fn family(&self) -> c_int {
         c_int::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]))
     }
@@ -81,6 +101,27 @@ impl Address {
     }
 }
 
+/// The address that a socket is bound to.
+pub fn local_address(fd: c_int) -> Option<SocketAddr> {
+    name_of(fd, real::getsockname)
+}
+
+/// The address that a socket is connected to.
+pub fn peer_address(fd: c_int) -> Option<SocketAddr> {
+    name_of(fd, real::getpeername)
+}
+
+fn name_of(
+    fd: c_int,
+    name: unsafe fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int,
+) -> Option<SocketAddr> {
+    let mut bytes = [0u8; size_of::<libc::sockaddr_in6>()];
+    let mut len = bytes.len() as libc::socklen_t;
+    // SAFETY: a buffer of that length.
+    let rc = unsafe { name(fd, bytes.as_mut_ptr().cast(), &mut len) };
+    (rc == 0).then(|| Address::new(&bytes[..(len as usize).min(bytes.len())]).socket_addr()).flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +143,9 @@ mod tests {
         assert_eq!(Address::new(&[1, 0, 47]).socket_addr(), None);
         let mut six = mapped;
         six[18] = 0;
+        for written in ["127.0.0.1:53", "[fd99::2]:4433"].map(|text| text.parse::<SocketAddr>().unwrap()) {
+            assert_eq!(Address::from(written).socket_addr(), Some(written));
+        }
         assert_eq!([&v4[..], &mapped, &six].map(|bytes| Address::new(bytes).is_v4()), [true, true, false]);
     }
 }

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use netacc_device::{ConnectionId, QueuePairId};
+use netacc_driver::{ReceivingFlow, SendingFlow};
 use parking_lot::Mutex;
 
 use super::{Address, Datagram, Origin};
@@ -28,9 +30,27 @@ pub enum Pending {
     Incoming(Weak<Datagram>, Box<Origin>),
 }
 
+/// A flow on a link that this process sends.
+pub struct OnLink {
+    /// The flow.
+    pub flow: Arc<SendingFlow>,
+    /// The socket that sends.
+    pub socket: Weak<Datagram>,
+    /// The destination.
+    pub to: Address,
+    /// It was open, and is counted.
+    pub counted: bool,
+}
+
 /// The flows of the process.
 #[derive(Default)]
 pub struct Flows {
+    /// Those on links that it sends.
+    pub(crate) on_links: Mutex<Vec<OnLink>>,
+    /// Those that were granted for sockets that do not want them any more.
+    pub(crate) unwanted: Mutex<Vec<Arc<ReceivingFlow>>>,
+    /// One of them has changed.
+    pub(crate) changed: AtomicBool,
     /// Sockets that peers can find, by number.
     sockets: Mutex<Vec<Weak<Datagram>>>,
     pub(crate) wanted: Mutex<Vec<Wanted>>,
@@ -72,6 +92,12 @@ impl Flows {
     /// The socket of a number.
     pub fn socket(&self, number: u32) -> Option<Arc<Datagram>> {
         self.sockets.lock().get(number as usize)?.upgrade()
+    }
+
+    /// The sockets that peers can find, with this address.
+    pub fn at(&self, address: SocketAddr) -> Vec<Arc<Datagram>> {
+        let sockets: Vec<_> = self.sockets.lock().iter().filter_map(Weak::upgrade).collect();
+        sockets.into_iter().filter(|socket| socket.incoming().is_at(address)).collect()
     }
 
     /// A flow was made.

@@ -3,10 +3,11 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 
-use netacc_datagram::{Receiver, Record};
-use netacc_device::QueuePairId;
+use netacc_datagram::{Marks, Receiver, Record};
+use netacc_device::{FourTuple, PeerAddress, QueuePairId};
 
-use super::{Address, Messages, Values};
+use super::linked::{Proofs, Proven};
+use super::{Address, Linked, Messages, Origin, Polled, Proof, Suspect, Values};
 use crate::os::{poll, sockopt};
 
 /// Addresses that are remembered. A flow is accepted only from one of them. Arbitrary: more than the rings.
@@ -22,15 +23,6 @@ const STUCK: u32 = 1000;
 const DROPS_INTERVAL: u32 = 16;
 /// Datagrams from rings in a row before the kernel is asked for one. Arbitrary.
 const KERNEL_INTERVAL: u32 = 32;
-
-/// Where a flow comes from.
-#[derive(Clone, Copy, Debug)]
-pub struct Origin {
-    /// The sender, as the kernel names it.
-    pub source: Address,
-    /// What the kernel says of its datagrams, for a program that wants control messages.
-    pub messages: Option<Messages>,
-}
 
 /// A ring that brings datagrams of one flow.
 pub struct Ring {
@@ -51,9 +43,8 @@ impl Ring {
         Ring { receiver, origin, qp, ended: false, mark: 0, stuck: 0 }
     }
 
-    /// Whether it is known what the kernel says of its datagrams.
-    pub(super) fn has_messages(&self) -> bool {
-        self.origin.messages.is_some()
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     fn end(&mut self) {
@@ -72,6 +63,12 @@ impl Ring {
 #[derive(Default)]
 pub struct Incoming {
     rings: Vec<Ring>,
+    /// Flows on links.
+    links: Vec<Linked>,
+    /// The flows on links whose proofs the kernel may bring.
+    proofs: Proofs,
+    /// The address of the socket, once it is announced.
+    local: Option<SocketAddr>,
     /// The ring that is looked at first.
     next: usize,
     /// Datagrams from rings since the kernel was asked.
@@ -96,16 +93,24 @@ pub struct Incoming {
     read: Vec<QueuePairId>,
 }
 
-/// A datagram that was claimed for the caller, in the ring of that index.
+/// A datagram that was claimed for the caller.
 pub struct Taken {
-    ring: usize,
-    record: Record,
+    from: From,
+    len: usize,
+}
+
+/// Where it is.
+enum From {
+    /// In the ring of that index.
+    Ring(usize, Record),
+    /// At the front of the link of that index.
+    Link(usize),
 }
 
 impl Taken {
     /// How many bytes it has.
     pub fn bytes(&self) -> usize {
-        self.record.len()
+        self.len
     }
 }
 
@@ -120,16 +125,56 @@ impl Incoming {
 
     /// The number of rings in use.
     pub fn rings(&self) -> usize {
-        self.rings.iter().filter(|ring| !ring.ended).count()
+        self.rings.iter().filter(|ring| !ring.ended).count() + self.links.iter().filter(|link| !link.is_over()).count()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.rings.is_empty()
+        self.rings.is_empty() && self.links.is_empty() && self.proofs.is_empty()
+    }
+
+    /// Its address, once it is announced.
+    pub fn set_local(&mut self, local: SocketAddr) {
+        self.local = Some(local);
+    }
+
+    /// Whether datagrams to this address come to the socket, as far as is known.
+    pub fn is_at(&self, address: SocketAddr) -> bool {
+        let is_there = |local: SocketAddr| local.ip().is_unspecified() || local.ip() == address.ip();
+        self.local.is_some_and(|local| local.port() == address.port() && is_there(local))
+    }
+
+    pub(super) fn add_link(&mut self, link: Linked, proven: Proven) {
+        self.proofs.add(proven);
+        self.links.push(link);
+    }
+
+    pub(super) fn expect_proofs(&mut self, proven: Proven) {
+        self.proofs.add(proven);
+    }
+
+    /// Whether the kernel may bring proofs of addresses.
+    #[inline]
+    pub fn expects_proofs(&self) -> bool {
+        !self.proofs.is_empty()
+    }
+
+    /// Whether a datagram that the kernel has brought from `source` is a proof: see [`Suspect`].
+    pub fn recognise(&self, source: &Address, suspect: &Suspect<'_>) -> Option<Proof> {
+        self.proofs.recognise(source, suspect)
+    }
+
+    /// The process that sends on a link between these addresses.
+    pub fn peer_of(&self, addresses: &FourTuple) -> Option<PeerAddress> {
+        self.links.iter().rfind(|link| link.is_of(addresses) && !link.is_over()).map(Linked::peer)
+    }
+
+    pub(super) fn polled(&self) -> Vec<Polled> {
+        self.links.iter().map(Linked::polled).collect()
     }
 
     /// Whether another flow may be added.
     pub fn has_room(&self) -> bool {
-        self.rings.len() < MOST_RINGS
+        self.rings.len() + self.links.len() < MOST_RINGS
     }
 
     /// Whether all datagrams of a source are of one flow: they are sent to one address of this socket.
@@ -137,9 +182,13 @@ impl Incoming {
         self.one_flow_each = does;
     }
 
-    /// The kernel has brought so many datagrams from `source`, or an unknown number if that is 0.
+    /// The kernel has brought so many datagrams from `source`, or an unknown number if that is 0. Whether that is a source
+    /// which is not remembered.
     #[inline]
-    pub fn came_by_kernel(&mut self, source: &Address, count: u64) {
+    pub fn came_by_kernel(&mut self, source: &Address, count: u64) -> bool {
+        // Also where several flows come from there, unlike below: then the order between both ways may be lost, as on any
+        // network.
+        self.links.iter().filter(|link| link.origin().source == *source).for_each(|link| link.came_by_kernel(count));
         if let Some(ring) = self.rings.iter_mut().rfind(|ring| ring.origin.source == *source) {
             //= spec §10.4.2
             //# It does not count a datagram if it cannot tell to which flow it belongs.
@@ -151,7 +200,14 @@ impl Incoming {
                 self.sources.remove(0);
             }
             self.sources.push(*source);
+            return true;
         }
+        false
+    }
+
+    /// The addresses from which the kernel has brought datagrams.
+    pub fn sources(&self) -> &[Address] {
+        &self.sources
     }
 
     /// The kernel has said this of a datagram from `source`.
@@ -172,8 +228,8 @@ impl Incoming {
     }
 
     /// Whether the kernel would bring the datagrams of a ring.
-    pub(super) fn admits(&self, ring: &Ring) -> bool {
-        self.peer.is_none_or(|peer| ring.origin.source.socket_addr() == Some(peer))
+    pub(super) fn admits(&self, origin: &Origin) -> bool {
+        self.peer.is_none_or(|peer| origin.source.socket_addr() == Some(peer))
     }
 
     /// Forgets the kernel's control messages: the program has set other options.
@@ -187,7 +243,8 @@ impl Incoming {
         if self.peer.is_some_and(|peer| peer != source) {
             return None;
         }
-        let known = self.sources.iter().chain(self.rings.iter().map(|ring| &ring.origin.source));
+        let on_links = self.links.iter().map(|link| &link.origin().source);
+        let known = self.sources.iter().chain(self.rings.iter().map(|ring| &ring.origin.source)).chain(on_links);
         let source = known.copied().find(|known| known.socket_addr() == Some(source))?;
         let mut said = self.messages.iter().filter(|(of, _)| *of == source).map(|(_, messages)| *messages);
         let messages = said.find(|messages| messages.destination().is_none_or(|to| to == destination));
@@ -200,6 +257,7 @@ impl Incoming {
         for ring in &mut self.rings {
             ring.receiver.stay_awake();
         }
+        self.links.iter().for_each(Linked::stay_awake);
     }
 
     fn has_new(&self) -> bool {
@@ -259,8 +317,14 @@ impl Incoming {
 
     /// What a datagram's control messages say. The time is the sender's word: it is not later than `now`.
     pub fn values(&self, taken: &Taken, now: impl Fn() -> u64, dropped: Option<u32>) -> Values {
-        let time = self.rings[taken.ring].receiver.time(&taken.record).map_or(0, |time| time.min(now()));
-        Values { marks: taken.record.marks(), time, dropped }
+        let (marks, time) = match &taken.from {
+            From::Ring(ring, record) => (record.marks(), self.rings[*ring].receiver.time(record)),
+            From::Link(link) => {
+                let found = self.links[*link].found();
+                (found.map_or(Marks::default(), |found| Marks { ttl: found.ttl, tos: found.tos }), None)
+            }
+        };
+        Values { marks, time: time.map_or(0, |time| time.min(now())), dropped }
     }
 
     /// Whether datagrams that the kernel has are known to be before anything that the rings get from now on. The rings were
@@ -283,19 +347,22 @@ impl Incoming {
     pub(super) fn fall_asleep(&mut self, alone: bool) -> bool {
         // All of them, so that none relies on a thread that looks no more.
         let ready = self.rings.iter_mut().filter_map(|ring| (!ring.receiver.fall_asleep(alone)).then_some(())).count();
-        ready == 0
+        let on_links = self.links.iter().filter(|link| !link.fall_asleep()).count();
+        ready + on_links == 0
     }
 
     pub(super) fn may_be_ready(&self) -> bool {
-        self.rings.iter().any(|ring| ring.receiver.has_more())
+        self.rings.iter().any(|ring| ring.receiver.has_more()) || self.links.iter().any(Linked::may_be_ready)
     }
 
     pub(super) fn is_ready(&mut self) -> bool {
         self.rings.iter_mut().any(|ring| ring.receiver.front().is_some())
+            || self.links.iter_mut().any(|link| link.front().is_some())
     }
 
     pub(super) fn arrivals(&self) -> u64 {
-        self.rings.iter().fold(self.past, |sum, ring| sum.wrapping_add(ring.receiver.arrivals()))
+        let in_rings = self.rings.iter().fold(self.past, |sum, ring| sum.wrapping_add(ring.receiver.arrivals()));
+        self.links.iter().fold(in_rings, |sum, link| sum.wrapping_add(link.arrivals()))
     }
 
     /// Whether it is the kernel's turn although rings may have something.
@@ -315,16 +382,28 @@ impl Incoming {
                 return Some(taken);
             }
         }
-        None
+        (0..self.links.len()).find_map(|link| self.take_from_link(link))
+    }
+
+    #[inline]
+    fn take_from_link(&mut self, link: usize) -> Option<Taken> {
+        let len = self.links[link].front()?.bytes.len();
+        Some(Taken { from: From::Link(link), len })
     }
 
     /// As [`take`](Incoming::take), of the flow from `source`: the kernel has a datagram of it, which is behind those in the
     /// ring that are due.
     pub fn take_before(&mut self, source: &Address, peek: bool) -> Option<Taken> {
         // A flow that was made again has another ring, while its former one is still there.
-        (0..self.rings.len()).find_map(|ring| match self.rings[ring].origin.source == *source {
+        let in_ring = (0..self.rings.len()).find_map(|ring| match self.rings[ring].origin.source == *source {
             true => self.take_from(ring, peek),
             false => None,
+        });
+        in_ring.or_else(|| {
+            (0..self.links.len()).find_map(|link| match self.links[link].origin().source == *source {
+                true => self.take_from_link(link),
+                false => None,
+            })
         })
     }
 
@@ -336,7 +415,7 @@ impl Incoming {
             let record = from.due()?;
             if peek || from.receiver.claim(&record) {
                 from.stuck = if from.ended { from.stuck } else { 0 };
-                return Some(Taken { ring, record });
+                return Some(Taken { len: record.len(), from: From::Ring(ring, record) });
             }
         }
         None
@@ -348,20 +427,35 @@ impl Incoming {
     /// `to..to + len` is writable.
     #[inline]
     pub unsafe fn copy(&self, taken: &Taken, skip: usize, to: *mut u8, len: usize) {
-        // SAFETY: passed on.
-        unsafe { self.rings[taken.ring].receiver.copy(&taken.record, skip, to, len) };
+        match &taken.from {
+            // SAFETY: passed on.
+            From::Ring(ring, record) => unsafe { self.rings[*ring].receiver.copy(record, skip, to, len) },
+            From::Link(link) => {
+                let found = self.links[*link].found().and_then(|found| found.bytes.get(skip..skip + len));
+                if let Some(bytes) = found {
+                    // SAFETY: as many bytes as are writable there.
+                    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+                }
+            }
+        }
     }
 
     /// Where a datagram comes from.
     #[inline]
     pub fn origin_of(&self, taken: &Taken) -> &Origin {
-        &self.rings[taken.ring].origin
+        match taken.from {
+            From::Ring(ring, _) => &self.rings[ring].origin,
+            From::Link(link) => self.links[link].origin(),
+        }
     }
 
     /// The datagram was received.
     #[inline]
     pub fn finish(&mut self, taken: &Taken) {
-        self.rings[taken.ring].receiver.release(&taken.record);
+        match &taken.from {
+            From::Ring(ring, record) => self.rings[*ring].receiver.release(record),
+            From::Link(link) => self.links[*link].release(),
+        }
         self.since_kernel += 1;
     }
 
@@ -382,6 +476,20 @@ impl Incoming {
             }
         }
         self.remove(|ring| ring.ended && ring.receiver.front().is_none());
+        self.links.iter().for_each(Linked::kernel_was_empty);
+        self.remove_links(Linked::is_over);
+    }
+
+    /// Removes flows on links.
+    fn remove_links(&mut self, goes: impl Fn(&Linked) -> bool) {
+        let Incoming { links, past, .. } = self;
+        links.retain(|link| {
+            let goes = goes(link);
+            if goes {
+                *past = past.wrapping_add(link.arrivals());
+            }
+            !goes
+        });
     }
 
     /// Removes rings.
@@ -419,6 +527,8 @@ impl Incoming {
             ring.receiver.close();
             ring.end();
         }
+        self.links.iter_mut().for_each(Linked::close);
+        self.remove_links(Linked::is_over);
         self.remove(|ring| ring.receiver.front().is_none());
         self.take_read()
     }
@@ -430,12 +540,16 @@ impl Incoming {
             ring.receiver.give_back();
             ring.ended = true;
         }
+        self.links.iter_mut().for_each(Linked::give_back);
+        self.remove_links(Linked::is_over);
         self.remove(|ring| ring.receiver.front().is_none());
         self.take_read()
     }
 
     /// Nobody receives any more. Returns the queue pairs of all rings that there still were.
     pub fn abandon(&mut self) -> Vec<QueuePairId> {
+        self.links.iter_mut().for_each(Linked::abandon);
+        self.remove_links(|_| true);
         self.remove(|_| true);
         self.take_read()
     }

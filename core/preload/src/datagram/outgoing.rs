@@ -3,9 +3,11 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use netacc_datagram::{Marks, Reclaimed, Refusal, Sender};
 use netacc_device::{PeerAddress, QueuePairId};
+use netacc_driver::{Endpoint, LinkDatagram, SendingFlow};
 
 use super::{Address, Counts, Resent};
 use crate::os::clock::wall_nanos;
@@ -15,6 +17,8 @@ use crate::os::clock::wall_nanos;
 const REQUEST_AFTER: u32 = 4;
 /// Destinations that are remembered. Arbitrary.
 const MOST: usize = 1024;
+/// Datagrams on a link after which it is polled: the device has completed some, and there is credit for others. Arbitrary.
+const POLL_AFTER: u32 = 16;
 
 enum State {
     /// So many datagrams by the kernel, and a ring is requested at so many.
@@ -29,6 +33,14 @@ enum State {
     Linked {
         sender: Sender,
         qp: QueuePairId,
+    },
+    /// It has a place on a link, or waits for one.
+    OnLink {
+        endpoint: &'static Endpoint,
+        flow: Arc<SendingFlow>,
+        /// Sends since the link was polled.
+        unpolled: u32,
+        request_at: u32,
     },
     /// The receiver gets datagrams of this socket by another address as well. It could not tell the two flows apart, as
     /// it knows only where a datagram comes from: both stay in the kernel for good.
@@ -69,6 +81,33 @@ impl Flow {
             self.by_kernel += self.reclaimed.len() as u64;
             sender.begin_by_kernel(count + self.reclaimed.len() as u64);
         }
+        if let State::OnLink { endpoint, flow, .. } = &self.state {
+            let before = self.reclaimed.len();
+            self.reclaimed.extend(returned(endpoint, flow));
+            self.by_kernel += (self.reclaimed.len() - before) as u64;
+        }
+    }
+}
+
+/// The datagrams that the receiver has not taken before it slept.
+fn returned<'a>(endpoint: &'a Endpoint, flow: &'a SendingFlow) -> impl Iterator<Item = Reclaimed> + 'a {
+    let taken = std::iter::from_fn(|| endpoint.take_returned(flow));
+    taken.map(|LinkDatagram { bytes, ttl, tos }| Reclaimed { bytes, marks: Marks { ttl, tos } })
+}
+
+/// The bytes of some pieces, one after the other.
+///
+/// # Safety
+/// They are readable.
+unsafe fn gather(pieces: impl Iterator<Item = (*const u8, usize)>, bytes: &mut Vec<u8>) {
+    bytes.clear();
+    for (from, len) in pieces {
+        bytes.reserve(len);
+        // SAFETY: readable, and there is room.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr().add(bytes.len()), len);
+            bytes.set_len(bytes.len() + len);
+        }
     }
 }
 
@@ -97,6 +136,8 @@ pub struct Outgoing {
     pub marks: [Marks; 2],
     /// The length of the datagrams into which the bytes of a send are split (`UDP_SEGMENT`); 0: they are not.
     pub segment: u16,
+    /// For the bytes of a datagram that a link takes.
+    gathered: Vec<u8>,
 }
 
 impl Outgoing {
@@ -110,7 +151,12 @@ impl Outgoing {
 
     /// The number of rings in use.
     pub fn rings(&self) -> usize {
-        self.flows.iter().filter(|flow| matches!(flow.state, State::Linked { .. })).count()
+        let is_made = |flow: &&Flow| match &flow.state {
+            State::Linked { .. } => true,
+            State::OnLink { flow, .. } => flow.is_open(),
+            State::Counting { .. } | State::Requested { .. } | State::Indistinct => false,
+        };
+        self.flows.iter().filter(is_made).count()
     }
 
     /// Whether datagrams to there come from this address, as far as is known, if the program names none.
@@ -123,6 +169,8 @@ impl Outgoing {
     pub fn has_room_for(&mut self, to: &Address, count: u64, len: usize, longest: usize) -> bool {
         match self.find(to).map(|flow| &mut flow.state) {
             Some(State::Linked { sender, .. }) => sender.has_room_for(count, len, longest),
+            // Nothing says how many a link takes.
+            Some(State::OnLink { .. }) => false,
             _ => true,
         }
     }
@@ -139,10 +187,28 @@ impl Outgoing {
         marks: Marks,
         count: u64,
     ) -> Way {
+        let mut gathered = std::mem::take(&mut self.gathered);
+        // SAFETY: passed on.
+        let way = unsafe { self.send_gathering(to, (pieces, len), marks, count, &mut gathered) };
+        self.gathered = gathered;
+        way
+    }
+
+    /// # Safety
+    /// As [`send`](Outgoing::send).
+    #[inline]
+    unsafe fn send_gathering(
+        &mut self,
+        to: &Address,
+        (pieces, len): (impl Iterator<Item = (*const u8, usize)>, usize),
+        marks: Marks,
+        count: u64,
+        gathered: &mut Vec<u8>,
+    ) -> Way {
         let Some(flow) = self.find(to) else {
             if self.flows.len() >= MOST {
                 // Those that have rings are worth more than what is new.
-                self.flows.retain(|flow| matches!(flow.state, State::Linked { .. }));
+                self.flows.retain(|flow| matches!(flow.state, State::Linked { .. } | State::OnLink { .. }));
                 self.last = 0;
             }
             if self.flows.len() < MOST {
@@ -172,6 +238,17 @@ impl Outgoing {
                     flow.state = State::Requested { request_at };
                     flow.begin_by_kernel(count);
                     return Way::KernelThenRequest;
+                }
+            }
+            State::OnLink { endpoint, flow, unpolled, .. } => {
+                *unpolled += 1;
+                // Those that the receiver has not taken go first.
+                if flow.is_open() {
+                    // SAFETY: passed on.
+                    unsafe { gather(pieces, gathered) };
+                    if endpoint.send_datagram(flow, gathered, marks.ttl, marks.tos).is_ok() {
+                        return Way::Link;
+                    }
                 }
             }
             State::Requested { .. } | State::Indistinct => {}
@@ -215,8 +292,53 @@ impl Outgoing {
     pub fn end_by_kernel(&mut self, to: &Address, count: u64, sent: bool) {
         if let Some(flow) = self.find(to) {
             flow.by_kernel = flow.by_kernel.saturating_sub(count);
-            if let State::Linked { sender, .. } = &mut flow.state {
-                sender.end_by_kernel(count, sent);
+            match &mut flow.state {
+                State::Linked { sender, .. } => sender.end_by_kernel(count, sent),
+                State::OnLink { flow, .. } if sent => (0..count).for_each(|_| flow.count_by_kernel()),
+                _ => {}
+            }
+        }
+    }
+
+    /// The link of a flow, if it is time to poll it. Not with this locked: the thread that handles its messages locks it.
+    #[inline]
+    pub fn take_due_poll(&mut self, to: &Address) -> Option<(&'static Endpoint, Arc<SendingFlow>)> {
+        match self.find(to).map(|flow| &mut flow.state) {
+            Some(State::OnLink { endpoint, flow, unpolled, .. }) if *unpolled >= POLL_AFTER => {
+                *unpolled = 0;
+                Some((endpoint, flow.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// A flow on a link was requested. `false`: it is not wanted any more.
+    pub fn place_on_link(&mut self, to: &Address, endpoint: &'static Endpoint, on_link: &Arc<SendingFlow>) -> bool {
+        let Some(flow) = self.find(to) else { return false };
+        let State::Requested { request_at } = flow.state else { return false };
+        flow.state = State::OnLink { endpoint, flow: on_link.clone(), unpolled: 0, request_at };
+        true
+    }
+
+    /// The flow on a link has changed: sends by the kernel what its receiver has not taken. Another one may be requested later if it is
+    /// over. `fd` is a descriptor of the socket.
+    pub fn follow_link(&mut self, fd: c_int, to: &Address, on_link: &Arc<SendingFlow>, counts: &Counts) {
+        let is_it = |flow: &Flow| matches!(&flow.state, State::OnLink { flow, .. } if Arc::ptr_eq(flow, on_link));
+        let Some(endpoint) = self.find(to).filter(|flow| is_it(flow)).and_then(|flow| match &flow.state {
+            State::OnLink { endpoint, .. } => Some(*endpoint),
+            _ => None,
+        }) else {
+            return;
+        };
+        let reclaimed: Vec<_> = returned(endpoint, on_link).collect();
+        if !reclaimed.is_empty() {
+            self.resend(fd, to, &reclaimed, counts);
+            reclaimed.iter().for_each(|_| on_link.count_by_kernel());
+        }
+        let Some(flow) = self.find(to) else { return };
+        if let State::OnLink { request_at, .. } = flow.state {
+            if on_link.is_closed() {
+                flow.state = State::Counting { sent: 0, request_at: request_at.saturating_mul(2) };
             }
         }
     }
@@ -277,9 +399,17 @@ impl Outgoing {
         self.last = 0;
         let mut ended = Vec::new();
         for flow in std::mem::take(&mut self.flows) {
-            if let State::Linked { mut sender, qp } = flow.state {
-                self.resend(fd, &flow.to, &sender.end(), counts);
-                ended.push(qp);
+            match flow.state {
+                State::Linked { mut sender, qp } => {
+                    self.resend(fd, &flow.to, &sender.end(), counts);
+                    ended.push(qp);
+                }
+                State::OnLink { endpoint, flow: on_link, .. } => {
+                    let reclaimed: Vec<_> = returned(endpoint, &on_link).collect();
+                    self.resend(fd, &flow.to, &reclaimed, counts);
+                    endpoint.close_sending(&on_link);
+                }
+                State::Counting { .. } | State::Requested { .. } | State::Indistinct => {}
             }
         }
         ended

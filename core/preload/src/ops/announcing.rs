@@ -1,11 +1,14 @@
 //! The first steps of a flow of datagrams, by the program's threads. [`control::flows`](crate::control::flows) has the others.
 
 use std::ffi::c_int;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::control::flows::{announced, local_address, peer_address};
-use crate::control::start;
-use crate::datagram::{Address, Datagram, KernelOnly, Wanted};
+use netacc_driver::Endpoint;
+
+use crate::control::flows::announced;
+use crate::control::{links, start};
+use crate::datagram::{local_address, peer_address, Address, Datagram, KernelOnly, Wanted};
 
 /// Announces a socket that moves datagrams, so that flows to it can be made.
 #[cold]
@@ -20,6 +23,28 @@ pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
     let Some(number) = rt.flows.register(socket) else { return };
     // If the directory is full, flows from this socket can be made all the same.
     let _ = endpoint.directory().publish(&announced(local), number);
+    let mut incoming = socket.incoming();
+    incoming.set_local(local);
+    let sources: Vec<_> = incoming.sources().iter().filter_map(Address::socket_addr).collect();
+    drop(incoming);
+    sources.into_iter().for_each(|source| offer_towards(socket, endpoint, local, source));
+}
+
+fn offer_towards(socket: &Datagram, endpoint: &Endpoint, local: SocketAddr, source: SocketAddr) {
+    if let Some(local) = links::source_towards(local, source) {
+        socket.may_prove();
+        links::offer(endpoint, local, source);
+    }
+}
+
+/// A socket that is announced has received a datagram from an address that is new.
+#[cold]
+pub fn offer(socket: &Datagram, fd: c_int, source: &Address) {
+    let rt = start();
+    let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else { return };
+    if let (Some(local), Some(source)) = (local_address(fd), source.socket_addr()) {
+        offer_towards(socket, endpoint, local, source);
+    }
 }
 
 /// Lets the helper request a ring for the datagrams to a destination.
@@ -27,6 +52,9 @@ pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
 pub fn want(socket: &Arc<Datagram>, fd: c_int, to: Address) {
     let rt = start();
     let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else { return };
+    if to.socket_addr().is_some_and(|to| !to.ip().is_loopback()) {
+        socket.may_prove();
+    }
     rt.flows.wanted.lock().push(Wanted { socket: Arc::downgrade(socket), fd, to });
     endpoint.need_helper();
 }

@@ -22,8 +22,8 @@ use netacc_proto::{Reason, Role};
 
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
-use crate::control::{self, flows, shortage};
-use crate::datagram::Datagram;
+use crate::control::{self, shortage};
+use crate::datagram::{self, Datagram};
 use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending};
 use crate::os::asleep::asleep;
@@ -289,7 +289,7 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
 /// A datagram socket was connected anew, or is not any more: other datagrams come, and they go elsewhere.
 fn end_flows(socket: &Datagram, fd: c_int) {
     let saved = errno();
-    socket.incoming().set_peer(flows::peer_address(fd));
+    socket.incoming().set_peer(datagram::peer_address(fd));
     socket.end_flows(fd, runtime::get().and_then(Runtime::endpoint));
     set_errno(saved);
 }

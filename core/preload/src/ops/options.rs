@@ -118,7 +118,13 @@ fn record_datagram_option(socket: &Datagram, fd: c_int, level: c_int, name: c_in
             let mut outgoing = socket.outgoing();
             outgoing.segment = sockopt::get_int(fd, level, name).map_or(0, |segment| segment as u16);
         }
-        (libc::SOL_UDP, libc::UDP_GRO) => socket.set_joins(on),
+        (libc::SOL_UDP, libc::UDP_GRO) => {
+            socket.set_joins(on);
+            if on {
+                // Flows on links do not fit any more.
+                socket.end_flows(fd, runtime::get().and_then(Runtime::endpoint));
+            }
+        }
         _ => {}
     }
 }

@@ -1,15 +1,17 @@
 //! Calls that send: the datagrams take a ring, or go by the kernel, or both one after the other.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
 use netacc_datagram::Marks;
+use netacc_driver::{Endpoint, SendingFlow};
 
 use super::{count, elements, vector, Target};
 use crate::datagram::{Address, Control, Datagram, Outgoing, Way, MOST_CONTROL};
 use crate::ops::{announcing, message};
 use crate::os::asleep::asleep;
-use crate::os::errno::errno;
+use crate::os::errno::{errno, set_errno};
 use crate::os::{access, real};
 
 /// Flags of `send` that mean nothing for a ring.
@@ -178,9 +180,15 @@ pub(super) unsafe fn send(t: Target<'_>, outbound: &Outbound<'_>, kernel: impl F
             Placed { done: 0, rest: Some((Way::Kernel, datagrams)) }
         }
     };
-    let Some((way, datagrams)) = placed.rest else { return placed.done as isize };
+    let due = outgoing.take_due_poll(&to);
+    let Some((way, datagrams)) = placed.rest else {
+        drop(outgoing);
+        poll(due);
+        return placed.done as isize;
+    };
     outgoing.resend_reclaimed(fd, &to, socket.counts());
     drop(outgoing);
+    poll(due);
     // SAFETY: as the C function.
     let sent = asleep(|| if placed.done == 0 { kernel() } else { unsafe { send_rest(fd, outbound, placed.done) } });
     let saved = errno();
@@ -199,6 +207,16 @@ pub(super) unsafe fn send(t: Target<'_>, outbound: &Outbound<'_>, kernel: impl F
         (sent, 0) => sent,
         // Those that took the ring have gone.
         (sent, done) => sent.max(0) + done as isize,
+    }
+}
+
+/// Handles what has come on a link that a flow uses. Keeps errno.
+#[inline]
+fn poll(due: Option<(&Endpoint, Arc<SendingFlow>)>) {
+    if let Some((endpoint, flow)) = due {
+        let saved = errno();
+        endpoint.poll_sending(&flow);
+        set_errno(saved);
     }
 }
 

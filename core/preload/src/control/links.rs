@@ -1,0 +1,201 @@
+//! Flows of datagrams on links, between processes of different hosts: making, following and ending them. SPEC §10.6 to §10.9.
+//!
+//! A process that has received datagrams from other hosts at a port accepts links for that port, by the same rule as for TCP
+//! ports. A sender connects there, or takes the link on which the destination sends to it. Nothing arrives at the
+//! destination's socket before a process there has granted the flow.
+//!
+//! The helper thread does all of this. Messages of links are handled by any thread that polls a link, with the link locked: they
+//! only mark flows as changed.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use netacc_device::{FourTuple, Instant, QueuePairId};
+use netacc_driver::{Endpoint, ReceivingFlow, SendingFlow};
+
+use crate::datagram::{local_address, proofs, Address, Datagram, Destination, Linked, OnLink, Origin, Proven};
+use crate::os::clock::now;
+use crate::os::{own, real, sockopt};
+use crate::probes;
+use crate::runtime::Runtime;
+use crate::table::{self, Entry};
+
+/// The address from which a socket that is bound to `local` sends to a process of another host. `None`: the destination is
+/// of this host, or no process'.
+pub fn source_towards(local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
+    let is_broadcast = to.ip() == IpAddr::V4(Ipv4Addr::BROADCAST);
+    if to.ip().is_loopback() || to.ip().is_multicast() || to.ip().is_unspecified() || is_broadcast {
+        return None;
+    }
+    let source = match local.ip().is_unspecified() {
+        true => route_to(to)?,
+        false => local.ip(),
+    };
+    (source != to.ip() && !source.is_loopback()).then(|| SocketAddr::new(source, local.port()))
+}
+
+/// The address of this host from which the kernel sends to there.
+fn route_to(to: SocketAddr) -> Option<IpAddr> {
+    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no pointers.
+    let fd = own::make_high(|| unsafe { real::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    let address = Address::from(to);
+    let name = address.bytes();
+    // SAFETY: an address of that length. Nothing is sent.
+    let connected = unsafe { real::connect(fd, name.as_ptr().cast(), name.len() as libc::socklen_t) } == 0;
+    let source = connected.then(|| local_address(fd)).flatten();
+    // SAFETY: just made.
+    unsafe { real::close(fd) };
+    source.map(|source| source.ip())
+}
+
+/// The socket at `local` has received datagrams from another host: lets peers there find this process.
+pub fn offer(endpoint: &Endpoint, local: SocketAddr, source: SocketAddr) {
+    endpoint.directory().offer_flows(&FourTuple { local, remote: source });
+}
+
+/// Requests a flow. `Err`: there is no peer for it, or the socket already sends to the destination in another way; the queue pair of
+/// that is to be ended.
+pub(super) fn request(
+    rt: &'static Runtime,
+    endpoint: &'static Endpoint,
+    (socket, fd): (&Arc<Datagram>, c_int),
+    (to, addresses): (&Address, FourTuple),
+) -> Result<(), Option<QueuePairId>> {
+    if !socket.fits_links() {
+        return Err(None);
+    }
+    // The destination may be at a port for which nobody accepts links.
+    let known = socket.incoming().peer_of(&addresses);
+    let Some(peer) = known.or_else(|| endpoint.directory().lookup(&addresses).map(|(peer, _)| peer)) else {
+        return Err(None);
+    };
+    let destination = Destination { peer, number: addresses.remote.port().into(), source: addresses.local };
+    socket.outgoing().reserve(to, destination)?;
+    let flow = endpoint.open_flow(peer, addresses);
+    let mut outgoing = socket.outgoing();
+    // With the lock held: a thread that sets an option reads them anew.
+    outgoing.marks = sockopt::marks(fd);
+    let placed = outgoing.place_on_link(to, endpoint, &flow);
+    drop(outgoing);
+    if !placed {
+        endpoint.close_sending(&flow);
+        return Err(None);
+    }
+    socket.expect_proofs(Proven::Destination(flow.clone()));
+    rt.flows.on_links.lock().push(OnLink { flow, socket: Arc::downgrade(socket), to: *to, counted: false });
+    Ok(())
+}
+
+/// The socket to which a peer may send on a link, and where the flow comes from.
+pub(super) fn offered(rt: &Runtime, addresses: &FourTuple) -> Option<(Arc<Datagram>, Origin)> {
+    rt.flows.at(addresses.local).into_iter().find_map(|socket| {
+        if socket.is_kernel_only() || !socket.fits_links() {
+            return None;
+        }
+        let origin = {
+            let incoming = socket.incoming();
+            incoming.origin(addresses.remote, addresses.local.ip()).filter(|_| incoming.has_room())?
+        };
+        (!socket.gives_messages() || origin.messages.is_some()).then_some((socket, origin))
+    })
+}
+
+/// A flow was granted to a peer.
+pub(super) fn granted(rt: &Runtime, endpoint: &'static Endpoint, flow: &Arc<ReceivingFlow>) {
+    let attached = offered(rt, &flow.addresses).is_some_and(|(socket, mut origin)| {
+        origin.messages = origin.messages.filter(|_| socket.gives_messages());
+        let link = Linked::new(flow.clone(), endpoint, origin);
+        socket.attach_link(link, Proven::Source(endpoint, flow.clone()))
+    });
+    if attached {
+        rt.flows.count_link();
+        probes::flow(flow.addresses.remote.port(), false);
+    } else {
+        // Once the peer knows that it was granted.
+        rt.flows.unwanted.lock().push(flow.clone());
+        changed(rt);
+    }
+}
+
+/// A flow that this process sends has changed.
+pub(super) fn changed(rt: &Runtime) {
+    rt.flows.changed.store(true, Ordering::SeqCst);
+    if let Some(endpoint) = rt.endpoint() {
+        endpoint.need_helper();
+    }
+}
+
+/// Whether [`tend`] has something to do.
+pub(super) fn has_work(rt: &Runtime) -> bool {
+    rt.flows.changed.load(Ordering::SeqCst)
+}
+
+/// Proves addresses, and follows what has changed. By the helper. Returns when to call it again.
+pub(super) fn tend(rt: &Runtime, endpoint: &Endpoint) -> Option<Instant> {
+    let changed = rt.flows.changed.swap(false, Ordering::SeqCst);
+    if changed {
+        let unwanted = std::mem::take(&mut *rt.flows.unwanted.lock());
+        unwanted.iter().for_each(|flow| endpoint.give_back(flow));
+    }
+    let mut on_links = std::mem::take(&mut *rt.flows.on_links.lock());
+    on_links.retain_mut(|on_link| {
+        let Some(socket) = on_link.socket.upgrade() else {
+            endpoint.close_sending(&on_link.flow);
+            return false;
+        };
+        if changed || on_link.flow.next_proof().is_some() {
+            follow(rt, &socket, on_link);
+        }
+        !on_link.flow.is_closed()
+    });
+    let next = on_links.iter().filter_map(|on_link| on_link.flow.next_proof()).min();
+    rt.flows.on_links.lock().append(&mut on_links);
+    next
+}
+
+fn follow(rt: &Runtime, socket: &Arc<Datagram>, on_link: &mut OnLink) {
+    let OnLink { flow, to, counted, .. } = on_link;
+    let mut outgoing = socket.outgoing();
+    // With the lock held, which a thread takes that closes a descriptor: it stays this socket's.
+    let is_it = |entry: &Entry| matches!(entry, Entry::Datagram(known) if Arc::ptr_eq(known, socket));
+    let Some((fd, _)) = table::entries().find(|(_, entry)| is_it(entry)) else { return };
+    outgoing.follow_link(fd, to, flow, socket.counts());
+    if let Some(proof) = flow.poll_proof(now()) {
+        proofs::send(fd, to, &proof);
+    }
+    drop(outgoing);
+    prove(socket, fd, flow);
+    if flow.is_open() && !std::mem::replace(counted, true) {
+        rt.flows.count_link();
+        probes::flow(to.socket_addr().map_or(0, |to| to.port()), true);
+    }
+}
+
+/// A program that only sends does not see that the kernel has brought the receiver's proof.
+fn prove(socket: &Datagram, fd: c_int, flow: &SendingFlow) {
+    if flow.next_proof().is_some() {
+        socket.drop_proofs(fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if datagrams within a host load the libraries of RDMA devices, or groups of receivers are connected to.
+    #[test]
+    fn links_are_for_single_destinations_on_other_hosts() {
+        let source = |local: &str, to: &str| source_towards(local.parse().unwrap(), to.parse().unwrap());
+        for to in ["127.0.0.1:53", "[::1]:53", "224.0.0.1:53", "255.255.255.255:53", "0.0.0.0:53", "10.99.0.1:53"] {
+            let local = if to.starts_with('[') { "[fd99::1]:7" } else { "10.99.0.1:7" };
+            assert_eq!(source(local, to), None, "{to}");
+        }
+        assert_eq!(source("10.99.0.1:7", "10.99.0.2:53"), "10.99.0.1:7".parse().ok());
+        assert_eq!(source("127.0.0.1:7", "10.99.0.2:53"), None, "it never leaves the host");
+        // The kernel chooses the destination itself.
+        assert_eq!(source("0.0.0.0:7", "127.0.0.5:53"), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! Flows that bring a socket datagrams on links, from processes of other hosts; and the proofs of addresses that the kernel
+//! brings for flows on links.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use netacc_device::{FourTuple, PeerAddress};
+use netacc_driver::{Endpoint, LinkDatagram, ReceivingFlow, SendingFlow};
+use netacc_proto::RECORD_LEN;
+
+use super::{Address, Origin};
+use crate::os::clock::now;
+
+/// Flows whose proofs are recognised: those that a socket has, and the latest that it had. Arbitrary: more than are made while
+/// a proof is under way.
+const MOST_PROVEN: usize = 128;
+
+/// A flow on a link that brings datagrams.
+pub struct Linked {
+    flow: Arc<ReceivingFlow>,
+    endpoint: &'static Endpoint,
+    origin: Origin,
+    /// Taken from the link, and not received by the program yet.
+    next: Option<LinkDatagram>,
+    /// This end takes no more, but for what has come.
+    ended: bool,
+}
+
+impl Linked {
+    /// A new one.
+    pub fn new(flow: Arc<ReceivingFlow>, endpoint: &'static Endpoint, origin: Origin) -> Linked {
+        Linked { flow, endpoint, origin, next: None, ended: false }
+    }
+
+    /// Where it comes from.
+    #[inline]
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The flow, and its endpoint, which polls it.
+    pub(super) fn polled(&self) -> (&'static Endpoint, Arc<ReceivingFlow>) {
+        (self.endpoint, self.flow.clone())
+    }
+
+    /// The process that sends.
+    pub(super) fn peer(&self) -> PeerAddress {
+        self.flow.peer
+    }
+
+    /// Whether it is the flow between these addresses.
+    pub(super) fn is_of(&self, addresses: &FourTuple) -> bool {
+        self.flow.addresses == *addresses
+    }
+
+    /// Whether no more comes.
+    pub(super) fn is_over(&self) -> bool {
+        (self.ended || self.flow.is_closed()) && !self.may_be_ready()
+    }
+
+    /// A cheap look, which counts what has to wait for the kernel.
+    #[inline]
+    pub(super) fn may_be_ready(&self) -> bool {
+        self.next.is_some() || self.flow.has_more()
+    }
+
+    /// The datagram at the front, if it may be received now.
+    #[inline]
+    pub(super) fn front(&mut self) -> Option<&LinkDatagram> {
+        if self.next.is_none() {
+            self.next = self.endpoint.receive_datagram(&self.flow);
+        }
+        self.next.as_ref()
+    }
+
+    /// What [`front`](Linked::front) has found.
+    #[inline]
+    pub(super) fn found(&self) -> Option<&LinkDatagram> {
+        self.next.as_ref()
+    }
+
+    /// The datagram at the front was received.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        self.next = None;
+    }
+
+    /// A number that changes when a datagram arrives.
+    pub(super) fn arrivals(&self) -> u64 {
+        self.flow.arrivals()
+    }
+
+    /// So many datagrams of the flow came by the kernel.
+    pub(super) fn came_by_kernel(&self, count: u64) {
+        (0..count).for_each(|_| self.flow.count_by_kernel());
+    }
+
+    /// The kernel had nothing.
+    pub(super) fn kernel_was_empty(&self) {
+        if self.flow.has_more() {
+            self.flow.kernel_was_empty(now());
+        }
+    }
+
+    #[inline]
+    pub(super) fn stay_awake(&self) {
+        if !self.ended {
+            self.endpoint.keep_awake(&self.flow);
+        }
+    }
+
+    /// A thread is about to sleep. `false`: there is a datagram.
+    pub(super) fn fall_asleep(&self) -> bool {
+        self.next.is_none() && self.endpoint.let_sleep(&self.flow)
+    }
+
+    /// No more takes the link. What has come can still be received.
+    pub(super) fn close(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.endpoint.keep_received(&self.flow);
+        }
+    }
+
+    /// No more takes the link, and what has come goes by the kernel.
+    pub(super) fn give_back(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.endpoint.give_back(&self.flow);
+        }
+    }
+
+    /// Nobody receives any more.
+    pub(super) fn abandon(&mut self) {
+        self.ended = true;
+        self.next = None;
+        self.endpoint.close_receiving(&self.flow);
+    }
+}
+
+/// A flow whose other end proves its address by a datagram of the kernel's.
+pub enum Proven {
+    /// This process receives.
+    Source(&'static Endpoint, Arc<ReceivingFlow>),
+    /// It sends.
+    Destination(Arc<SendingFlow>),
+}
+
+/// What is known of a datagram that may be a proof.
+pub struct Suspect<'a> {
+    /// Its first bytes.
+    pub bytes: &'a [u8],
+    /// All of its bytes.
+    pub len: usize,
+}
+
+/// A datagram that the program must not see.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// It is to be answered with this.
+    Answered([u8; RECORD_LEN]),
+    /// There is no answer.
+    Taken,
+}
+
+/// The flows whose proofs a socket recognises.
+#[derive(Default)]
+pub(super) struct Proofs {
+    flows: VecDeque<(FourTuple, Proven)>,
+}
+
+impl Proofs {
+    pub(super) fn add(&mut self, proven: Proven) {
+        if self.flows.len() >= MOST_PROVEN {
+            self.flows.pop_front();
+        }
+        let addresses = match &proven {
+            Proven::Source(_, flow) => flow.addresses,
+            Proven::Destination(flow) => flow.addresses,
+        };
+        self.flows.push_back((addresses, proven));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    //= spec §10.7.5
+    //# A proof that comes late is no datagram of the program's either: both sides recognise those of flows that are over.
+    /// `None`: it is a datagram for the program. The kernel has brought it from `source`.
+    pub(super) fn recognise(&self, source: &Address, suspect: &Suspect<'_>) -> Option<Proof> {
+        if suspect.len != RECORD_LEN {
+            return None;
+        }
+        let source = source.socket_addr()?;
+        let is_whole = suspect.bytes.len() == suspect.len;
+        let mut from_there = self.flows.iter().rev().filter(|(addresses, _)| addresses.remote == source);
+        from_there.find_map(|(_, proven)| match proven {
+            Proven::Source(endpoint, flow) if is_whole => {
+                endpoint.handle_source_proof(flow, suspect.bytes).map(Proof::Answered)
+            }
+            Proven::Destination(flow) if is_whole => flow.handle_proof(suspect.bytes).then_some(Proof::Taken),
+            // The program's buffer was shorter. Its sender repeats it.
+            Proven::Source(_, flow) => flow.begins_proof(suspect.bytes).then_some(Proof::Taken),
+            Proven::Destination(flow) => flow.begins_proof(suspect.bytes).then_some(Proof::Taken),
+        })
+    }
+}
