@@ -96,10 +96,11 @@ fn streams_on_links_that_fell_silent() {
 /// Many connections on shared links. A few bytes of a marker that the peer had promised, and then its reset because it was
 /// killed, counted as its violation (619). The first bytes of a marker before a reset counted as the application's (10230
 /// to 55928; 14498 and 15029 broken on the way). A side without link had FIN to send on it (2499). An opener whose anchor was
-/// reset sent CLOSE alone to an acceptor that had switched (4279).
+/// reset sent CLOSE alone to an acceptor that had switched (4279). FIN was sent although the bytes before it were to be replayed
+/// (79284).
 #[test]
 fn crowded_links() {
-    const SEEDS: [(u64, Preset); 9] = [
+    const SEEDS: [(u64, Preset); 10] = [
         (619, Preset::Shm),
         (10_230, Preset::Rxe),
         (14_498, Preset::Rxe),
@@ -109,6 +110,7 @@ fn crowded_links() {
         (2499, Preset::Erdma),
         (4279, Preset::Rxe),
         (11_981, Preset::Rxe),
+        (79_284, Preset::Rxe),
     ];
     for (seed, preset) in SEEDS {
         if let Err(failure) = run(seed, &Options { preset: Some(preset), crowded: true, ..Options::default() }) {

@@ -382,7 +382,22 @@ impl Stream {
         let position = self.rx.ring.as_ref().map_or(self.rx.position, RxRing::consumed);
         let (end, token) = (self.tx.position, self.peer_nonce());
         self.push_record(Record { kind: RecordKind::Resume, position, end, token });
+        self.withdraw_end();
         self.announce_leaving();
+    }
+
+    /// FIN and CLOSE that are not sent yet may wait behind bytes that are held back. These bytes are replayed now, so the
+    /// direction ends on the anchor.
+    fn withdraw_end(&mut self) {
+        //= spec §5.1.5
+        //# FIN and CLOSE that wait behind them are not sent then: the direction ends on the anchor.
+        let is = |control: &Control, kind| *control == Control::Signal(kind);
+        let Some(fin) = self.controls.iter().position(|control| is(control, MessageKind::Fin)) else { return };
+        self.controls.remove(fin);
+        if let Some(close) = self.controls.iter().position(|control| is(control, MessageKind::Close)) {
+            self.controls.remove(close);
+            self.link.ours.usage = SlotUse::Used;
+        }
     }
 
     /// The peer's RESUME was read.

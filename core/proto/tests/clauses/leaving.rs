@@ -46,6 +46,21 @@ fn bytes_that_could_be_read_are_awaited_until_they_have_come_again() {
 }
 
 #[test]
+fn a_fin_behind_bytes_held_back_comes_on_the_anchor_only() {
+    //= spec §5.1.5
+    //= type=test
+    let mut p = Pair::promoted();
+    p.hold_back(O, b"no message yet");
+    p.side[O].close(false);
+    p.side[O].demote(REQUEST);
+    p.flush();
+    assert_eq!(p.signals_to(A), vec![MessageKind::Demote]);
+    p.run_until_idle();
+    assert_eq!(p.read_plain(A), b"no message yet");
+    assert_eq!((p.side[A].peer_fin(), p.side[O].must_linger()), (PeerFin::Awaited, false));
+}
+
+#[test]
 fn a_fin_comes_again_on_the_anchor() {
     //= spec §4.5.4
     //= type=test

@@ -146,12 +146,17 @@ impl Pair {
 
     /// The application of `s` writes on the link; the message arrives at once.
     pub(crate) fn write_linked(&mut self, s: usize, bytes: &[u8]) {
+        let rewind = self.hold_back(s, bytes);
+        self.side[1 - s].handle_data(bytes.len() as u32, rewind);
+    }
+
+    /// The application of `s` writes on the link; the message is not sent yet. Returns whether it will carry REWIND.
+    pub(crate) fn hold_back(&mut self, s: usize, bytes: &[u8]) -> bool {
         let span = self.side[s].claim(bytes.len() as u32);
         assert_eq!(span.len as usize, bytes.len());
         let at = span.offset as usize;
         self.kept[s][at..at + bytes.len()].copy_from_slice(bytes);
-        let rewind = self.side[s].commit(span.len);
-        self.side[1 - s].handle_data(span.len, rewind);
+        self.side[s].commit(span.len)
     }
 
     /// The application of `s` reads all that the anchor has for it.
