@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn call() {
         "jb 9f",
         "je 3f",
         "cmp edi, [rip + {descriptors}]",
-        "jae 9f",
+        "jae 3f",
         "mov rcx, [rip + {moved}]",
         "bt dword ptr [rcx], edi",
         "jnc 9f",

@@ -29,8 +29,13 @@ static TABLE: [AtomicPtr<Chunk>; MAX_FDS / CHUNK] = [const { AtomicPtr::new(null
 pub(crate) static OURS: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
 
 /// One bit per descriptor whose bytes the library moves or may move later: [`OURS`] without the connections that
-/// [stay in the kernel for good](Entry::is_moved). Programs with changed code read and write those without the library.
-pub(crate) static MOVED: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
+/// [stay in the kernel for good](Entry::is_moved). Programs with changed code read and write those without the library. Calls on
+/// higher descriptors all come to the library.
+pub(crate) static MOVED: [AtomicU64; MOVED_FDS / 64] = [const { AtomicU64::new(0) }; MOVED_FDS / 64];
+
+/// How many descriptors have a bit in [`MOVED`]. Arbitrary: static memory counts as data of the program (RLIMIT_DATA), touched or
+/// not.
+pub(crate) const MOVED_FDS: usize = 1 << 14;
 
 /// Whether the descriptor has an entry. It may be gone at once.
 #[inline]
@@ -149,11 +154,15 @@ pub fn remove(fd: c_int) -> Option<Arc<Entry>> {
 }
 
 fn set(bits: &[AtomicU64], fd: c_int) {
-    bits[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::AcqRel);
+    if let Some(word) = bits.get(fd as usize / 64) {
+        word.fetch_or(1 << (fd % 64), Ordering::AcqRel);
+    }
 }
 
 fn clear(bits: &[AtomicU64], fd: c_int) {
-    bits[fd as usize / 64].fetch_and(!(1 << (fd % 64)), Ordering::AcqRel);
+    if let Some(word) = bits.get(fd as usize / 64) {
+        word.fetch_and(!(1 << (fd % 64)), Ordering::AcqRel);
+    }
 }
 
 /// All descriptors of ours, in order.

@@ -10,15 +10,15 @@ use super::{entry_or, hooks};
 use crate::ops::{descriptors, ending, options};
 use crate::os::real;
 
-/// For `netacc-loader`, whose programs read and write other descriptors without the library: a bit for each descriptor, and
-/// their number.
+/// For `netacc-loader`, whose programs read and write other descriptors without the library: a bit for each of the first
+/// descriptors, and their number. The others are all the library's to handle.
 ///
 /// # Safety
 /// `count` is writable.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C" fn netacc_descriptors(count: *mut usize) -> *const std::sync::atomic::AtomicU64 {
     // SAFETY: the caller's promise.
-    unsafe { *count = crate::os::limits::MAX_FDS };
+    unsafe { *count = crate::table::MOVED_FDS };
     crate::table::MOVED.as_ptr()
 }
 

@@ -15,8 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use netacc_loader::library_calls::{table, HANDLED, NUMBERS};
 
 use super::calls;
-use crate::os::limits::MAX_FDS;
-use crate::table::MOVED;
+use crate::table::{MOVED, MOVED_FDS};
 
 use super::thread::{Frame, Stack, BYTES, PART, PARTS};
 
@@ -44,7 +43,7 @@ pub(super) unsafe extern "C" fn call() {
         "jb 9f",
         "je 3f",
         "cmp edi, {descriptors}",
-        "jae 9f",
+        "jae 3f",
         "lea rcx, [rip + {moved}]",
         "bt dword ptr [rcx], edi",
         "jnc 9f",
@@ -139,7 +138,7 @@ pub(super) unsafe extern "C" fn call() {
         numbers = const NUMBERS,
         interesting = sym INTERESTING,
         handled = const HANDLED,
-        descriptors = const MAX_FDS,
+        descriptors = const MOVED_FDS,
         moved = sym MOVED,
         handle = sym calls::handle,
         clone = const libc::SYS_clone,
