@@ -20,6 +20,8 @@ CLIENTS = 4
 # Long enough for messages to end within a window on a busy machine, and short enough for the memory to have
 # room for its events if the tool is kept away until it is over.
 WINDOWS = ["--duration", "1s", "--window", "50ms", "--every", "100ms"]
+# Events for which the memory of a process has room, and those after which a window closes.
+PLACES, ENOUGH = 1 << 18, 30_000
 LINK_STAGES = {"call", "copy", "held", "post", "wire", "completion", "wake", "ready", "read", "total"}
 ALWAYS = {"link": {"call", "copy", "read", "total"}, "anchor": {"call", "read", "total"}}
 ANCHOR_STAGES = {"call", "kernel", "wake", "ready", "read", "total"}
@@ -97,6 +99,18 @@ def test_a_process_that_was_traced_records_no_more(redis: tuple[Process, Process
     assert "netacc-trace" not in mapped, "the tool's memory is still mapped"
     # And it can be traced again.
     assert traced([server, load])["messages"]
+
+
+def test_a_window_with_many_events_closes_early(redis: tuple[Process, Process], tmp_path: Path) -> None:
+    """A window of a second would have millions of them, and more than the memory has room for at a time."""
+    events = tmp_path / "events"
+    pids = [argument for process in redis for argument in ("-p", str(process.pid))]
+    windows = ["--duration", "500ms", "--window", "1s", "--every", "1500ms"]
+    done = trace(*pids, *windows, "--events", str(events))
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    assert sum(isinstance(line, dict) and "window" in line for line in lines) == 1
+    assert 0 < sum(isinstance(line, list) for line in lines) < 2 * PLACES + ENOUGH
 
 
 def test_one_end_alone_is_not_enough(redis: tuple[Process, Process]) -> None:

@@ -21,7 +21,8 @@ pub struct TraceArgs {
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = time)]
     pub duration: Duration,
 
-    /// Length of a window; longer ones are needed where messages take more than a few milliseconds
+    /// Length of a window, at most: one with 30,000 events closes early. Longer ones are needed where messages take more than a
+    /// few milliseconds
     #[arg(long, default_value = "10ms", value_name = "TIME", value_parser = time)]
     pub window: Duration,
 

@@ -17,7 +17,10 @@ use crate::ss::{query, query_with};
 /// Threads that were recording when a window closed have finished after so long a time. Arbitrary.
 const GRACE: Duration = Duration::from_micros(200);
 /// While a window is open its events are taken at these intervals, before the memory is full.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
+const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
+/// A window with so many events closes early, unless everything is recorded: each event takes time from the traced processes,
+/// in them and here. Arbitrary: some thousand messages.
+const ENOUGH_EVENTS: usize = 30_000;
 /// More events are not kept: they would take gigabytes. Arbitrary.
 const MOST_EVENTS: usize = 10_000_000;
 /// For so long the clocks are compared before the first window. More readings come at the end.
@@ -152,21 +155,25 @@ fn bar(plan: Plan) -> ProgressBar {
 
 fn window(tracees: &mut [Tracee], clock: Clock, scale: &Scale, plan: Plan) -> (Raw, u64) {
     let length = scale.ticks(plan.window);
-    let counted_until = clock.now().saturating_add(length / 2);
+    let enough = if plan.every > plan.window { ENOUGH_EVENTS } else { MOST_EVENTS };
+    let opened = clock.now();
     for tracee in &*tracees {
         tracee.memory.open(length);
     }
-    let mut raw = Raw { number: 0, counted_until, events: Vec::new() };
+    let mut raw = Raw::default();
     let mut lost = 0;
     let end = Instant::now() + plan.window;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         std::thread::sleep(left.min(DRAIN_INTERVAL));
         lost += drain(tracees, &mut raw);
-        if left.is_zero() || raw.events.len() >= MOST_EVENTS {
+        if left.is_zero() || raw.events.len() >= enough {
             break;
         }
     }
+    // The processes close it themselves, should this thread come late.
+    let length = clock.now().saturating_sub(opened).min(length);
+    raw.counted_until = opened.saturating_add(length / 2);
     for tracee in &*tracees {
         tracee.memory.close();
     }
