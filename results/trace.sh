@@ -23,9 +23,8 @@ sleep 5
 
 rm -rf "${OUT:?}/link" "${OUT:?}/anchor" "${OUT:?}/paths"
 mkdir -p "$OUT"
-windows=(--duration 1s --window 4ms --every 100ms)
-"$BIN/netacc" trace -p "$server" -p "$client" "${windows[@]}" --record "$OUT/link"
+"$BIN/netacc" trace -p "$server" -p "$client" --duration 500ms --window 4ms --every 100ms --record "$OUT/link"
 "$BIN/netacc" demote -p "$server" -p "$client"
-"$BIN/netacc" trace -p "$server" -p "$client" "${windows[@]}" --record "$OUT/anchor"
+"$BIN/netacc" trace -p "$server" -p "$client" --duration 2s --window 20ms --every 100ms --record "$OUT/anchor"
 kill "$server" "$client"
 "$BIN/netacc" bench redis --clients 1 --size 64 --paths tcp,unix,shm --pairs 5 --seconds 1 --record "$OUT/paths"
