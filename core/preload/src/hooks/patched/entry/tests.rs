@@ -112,13 +112,24 @@ fn a_call_keeps_what_the_kernel_keeps() {
 #[test]
 fn a_call_of_the_kernel_goes_on_at_the_system_call() {
     prepare();
-    for (number, fd) in [(libc::SYS_getppid, 0), (libc::SYS_read, NONE), (libc::SYS_read, 77), (1 << 20, 0)] {
+    let last = crate::table::MOVED_FDS as i32 - 1;
+    for (number, fd) in [(libc::SYS_getppid, 0), (libc::SYS_read, last), (libc::SYS_read, 77), (1 << 20, 0)] {
         let call = asked(number, fd);
         assert_eq!(make(call), Registers { is_kernels: 1, ..call });
     }
     // A new thread goes on in the program with another stack.
     let thread = Registers { rdi: (libc::CLONE_VM | libc::CLONE_THREAD) as u64, ..asked(libc::SYS_clone, 0) };
     assert_eq!(make(thread), Registers { is_kernels: 1, ..thread });
+}
+
+// Breaks if a program with very many descriptors reads a connection on a link without the library.
+#[test]
+fn a_call_on_a_descriptor_without_a_bit_comes_to_the_library() {
+    prepare();
+    for fd in [NONE, crate::table::MOVED_FDS as i32, -1] {
+        let read = asked(libc::SYS_read, fd);
+        assert_eq!(make(read), Registers { rax: -i64::from(libc::EBADF) as u64, xmm15: 0, ..read });
+    }
 }
 
 // Breaks if threads leave their stacks behind, or if an errno of the program is changed.
