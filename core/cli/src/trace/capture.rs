@@ -172,14 +172,25 @@ fn window(tracees: &mut [Tracee], clock: Clock, scale: &Scale, plan: Plan) -> (R
         }
     }
     // The processes close it themselves, should this thread come late.
-    let length = clock.now().saturating_sub(opened).min(length);
-    raw.counted_until = opened.saturating_add(length / 2);
+    let closed = clock.now().min(opened.saturating_add(length));
     for tracee in &*tracees {
         tracee.memory.close();
     }
     std::thread::sleep(GRACE);
     lost += drain(tracees, &mut raw);
+    let complete_from = if lost > 0 { first_of_all(tracees.len(), &raw.events).max(opened) } else { opened };
+    raw.counted_until = complete_from.saturating_add(closed.saturating_sub(complete_from) / 2);
     (raw, lost)
+}
+
+/// When the last of the processes has its first event: those before it may be lost, if this thread came so late that the memory was
+/// full.
+fn first_of_all(processes: usize, events: &[(usize, Event)]) -> u64 {
+    let mut firsts = vec![u64::MAX; processes];
+    for (process, event) in events {
+        firsts[*process] = firsts[*process].min(event.time);
+    }
+    firsts.into_iter().filter(|first| *first != u64::MAX).max().unwrap_or(0)
 }
 
 fn drain(tracees: &mut [Tracee], raw: &mut Raw) -> u64 {
@@ -223,6 +234,14 @@ mod tests {
     fn windows_that_were_missed_are_left_out() {
         let now = Duration::from_millis(1_000_900);
         assert_eq!(following(now, EVERY, Some(1995)), (2002, Duration::from_secs(1001)));
+    }
+
+    // Breaks if messages are counted whose beginning was lost in one of the processes.
+    #[test]
+    fn a_window_is_complete_from_the_last_of_the_first_events() {
+        let at = |process, time| (process, Event::decode(&[time, 0, 0, 0, 1 << 48]).expect("an event"));
+        assert_eq!(first_of_all(3, &[at(0, 9), at(1, 30), at(0, 7), at(1, 20)]), 20);
+        assert_eq!(first_of_all(2, &[]), 0);
     }
 
     // Breaks if two hosts that begin at the same time, one of them a moment later, begin with different windows.
