@@ -114,7 +114,7 @@ impl Linked {
         self.next.is_none() && self.endpoint.let_sleep(&self.flow)
     }
 
-    /// No more takes the link. What has come can still be received.
+    /// Ends the flow for its sender. The program can still receive the datagrams that have come.
     pub(super) fn close(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.endpoint.keep_received(&self.flow);
@@ -144,7 +144,7 @@ pub enum Proven {
     Destination(Arc<SendingFlow>),
 }
 
-/// What is known of a datagram that may be a proof.
+/// A datagram that may be a proof, as far as it is known.
 pub struct Suspect<'a> {
     /// Its first bytes.
     pub bytes: &'a [u8],

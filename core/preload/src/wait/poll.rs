@@ -108,7 +108,7 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
     }
 }
 
-/// What the kernel has for a datagram socket may be for the library only.
+/// Takes proofs out of the kernel's datagram sockets: they are for the library only.
 fn drop_proofs(fds: &[pollfd], entries: &[Option<Arc<Entry>>]) {
     for (p, entry) in fds.iter().zip(entries) {
         if let Some(Entry::Datagram(socket)) = entry.as_deref() {

@@ -42,7 +42,7 @@ enum Nothing {
     Yet,
     /// The call has failed, and errno is set.
     Failed,
-    /// What came was not for the program.
+    /// A proof came, which is not for the program.
     Proof,
 }
 
@@ -350,7 +350,7 @@ impl Receive<'_> {
         received
     }
 
-    /// What the program is told of a datagram of that length.
+    /// The length that the program gets for a datagram of that length.
     fn reported(&self, len: usize) -> usize {
         if self.flags & libc::MSG_TRUNC != 0 {
             len

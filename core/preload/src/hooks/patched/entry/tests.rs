@@ -4,7 +4,7 @@
 use super::*;
 use crate::hooks::patched::thread::of_thread;
 
-/// What a program has in registers, but for rcx and r11, which the call itself destroys.
+/// A program's registers, but for rcx and r11, which the call itself destroys.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Registers {
@@ -36,7 +36,7 @@ unsafe extern "C" fn through(registers: *mut Registers) {
         "mov r9, [rdi + 48]", "mov rbx, [rdi + 56]", "mov rbp, [rdi + 64]", "mov r12, [rdi + 72]",
         "mov r13, [rdi + 80]", "mov r14, [rdi + 88]", "mov r15, [rdi + 96]", "movq xmm15, [rdi + 104]",
         "mov rdi, [rdi + 8]",
-        // What a stub has there, but a flag in place of the system call, of the same length.
+        // As in a stub, but with a flag in place of the system call, of the same length.
         "lea r11, [rip + 2f]",
         "jmp {call}",
         "2: jmp 4f",
