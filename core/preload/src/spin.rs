@@ -28,6 +28,8 @@ pub struct SpinPolicy {
     choice: Mutex<Choice>,
     /// Waits that were to spin, and waits that were to sleep at once.
     waits: [AtomicU64; 2],
+    /// Events that were found without a wait since the last sample.
+    found: AtomicU64,
 }
 
 /// How long a wait spins while spinning is on trial: a peer that sleeps has to wake up meanwhile.
@@ -60,6 +62,15 @@ impl SpinPolicy {
             on_trial: AtomicBool::new(false),
             choice: Mutex::new(Choice::new()),
             waits: Default::default(),
+            found: AtomicU64::new(0),
+        }
+    }
+
+    /// The program asked for events, and so many were there already. A process that is awake in time finds most of its events
+    /// so, and one that sleeps finds them after its waits: without these events its waits would seem the cheaper ones.
+    pub fn found(&self, events: usize) {
+        if self.fixed_ns.is_none() {
+            self.found.fetch_add(events as u64, Ordering::Relaxed);
         }
     }
 
@@ -154,10 +165,8 @@ impl Waiting<'_> {
             return;
         }
         let Some(mut choice) = policy.choice.try_lock() else { return };
-        choice.record(
-            now,
-            Sample { strategy: self.strategy, lost_slice: self.lost_slice, waited, events: events as u32 },
-        );
+        let events = policy.found.swap(0, Ordering::Relaxed) + events as u64;
+        choice.record(now, Sample { strategy: self.strategy, lost_slice: self.lost_slice, waited, events });
         policy.spins.store(choice.strategy() == Strategy::Spin, Ordering::Relaxed);
         policy.on_trial.store(choice.is_trial(), Ordering::Relaxed);
     }
@@ -238,6 +247,27 @@ mod tests {
         let round_trip = SERVED.run(policies.each_ref(), 10_000);
         // A few of these round trips are interrupted.
         assert!(round_trip < 2 * SERVED.exchange + SERVED.wake_up / 2, "{round_trip} ns");
+    }
+
+    // Breaks if only the events at the ends of waits count: a sleeper finds all of a batch then, and a spinner the first of it.
+    #[test]
+    fn an_event_loop_that_sleeps_for_each_batch_finds_that_spinning_is_cheaper() {
+        const BATCH: usize = 50;
+        let policy = sleeping();
+        let mut now = Instant::from_nanos(1_000_000_000);
+        for _ in 0..10_000 {
+            let waiting = policy.begin(now);
+            let (waited, events) = match waiting.strategy {
+                Strategy::Sleep => (63_000, BATCH),
+                Strategy::Spin => (20_000, 1),
+            };
+            now = now + Duration::from_nanos(waited);
+            waiting.end_at(now, events);
+            // The work on an event takes 800 ns; the peer's next ones come meanwhile.
+            now = now + Duration::from_nanos(800 * BATCH as u64);
+            policy.found(BATCH - events);
+        }
+        assert_eq!(policy.begin(now).strategy, Strategy::Spin);
     }
 
     #[test]

@@ -181,6 +181,7 @@ fn wait_on_links(
         return -1;
     }
     if out.len > 0 || timeout == Some(Duration::ZERO) {
+        rt.spin.found(out.len);
         return out.finish();
     }
     let _wait = Wait::begin(shared);

@@ -38,16 +38,16 @@ pub(super) struct Sample {
     /// Whether a spin in it has lost a time slice.
     pub(super) lost_slice: bool,
     pub(super) waited: Duration,
-    /// How many events it brought.
-    pub(super) events: u32,
+    /// How many events it brought, with those that the program has found without a wait since the wait before.
+    pub(super) events: u64,
 }
 
 /// Waits are compared over at least this long. Arbitrary: more than a time slice of the kernel's scheduler.
 const WINDOW: Duration = Duration::from_millis(4);
-/// And at least over this many events. Arbitrary.
-const EVENTS: u64 = 32;
-/// After so many events a trial ends that is far behind. Arbitrary.
-const FEW_EVENTS: u64 = 8;
+/// And at least over this many waits. Arbitrary.
+const WAITS: u64 = 32;
+/// After so many waits a trial ends that is far behind. Arbitrary.
+const FEW_WAITS: u64 = 8;
 /// A wait that takes longer shows that no peer had anything to send. Arbitrary: longer than several time slices.
 const IDLE: Duration = Duration::from_millis(10);
 /// How soon the other way is tried, first and at the latest. Arbitrary: the latter makes a lost time slice in each trial
@@ -59,8 +59,8 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 const WORTH_NS: u64 = 80_000;
 /// Waits that take longer never pay for spinning. Arbitrary: about what a sleep and a wake-up cost on a slow machine.
 pub(super) const MAX_SPIN_NS: u64 = 120_000;
-/// A sleep and a wake-up cost at least this much an event, so that spins below it are not compared. Arbitrary: about what
-/// two system calls and two switches of context take.
+/// A sleep and a wake-up cost at least this much, so that spins below it are not compared. Arbitrary: about what two system
+/// calls and two switches of context take.
 const SLEEP_FLOOR_NS: u64 = 2_500;
 
 /// The measurements of the two ways.
@@ -90,12 +90,13 @@ enum Phase {
 struct Window {
     begun: Instant,
     waited_ns: u64,
+    waits: u64,
     events: u64,
 }
 
 impl Window {
     fn new(begun: Instant) -> Window {
-        Window { begun, waited_ns: 0, events: 0 }
+        Window { begun, waited_ns: 0, waits: 0, events: 0 }
     }
 }
 
@@ -107,7 +108,7 @@ impl Choice {
             phase: Phase::Decided,
             spin_ns: None,
             sleep_ns: None,
-            window: Window { begun, waited_ns: 0, events: 0 },
+            window: Window { begun, waited_ns: 0, waits: 0, events: 0 },
             decided_at: begun,
             spin_interval: RETRY,
             sleep_interval: RETRY,
@@ -130,14 +131,15 @@ impl Choice {
             return;
         }
         self.window.waited_ns += sample.waited.as_nanos() as u64;
-        self.window.events += u64::from(sample.events.max(1));
+        self.window.waits += 1;
+        self.window.events += sample.events.max(1);
         let is_lost = self.phase == Phase::Trial && (sample.lost_slice || self.is_far_behind());
-        let is_short = self.window.events < EVENTS || now.saturating_since(self.window.begun) < WINDOW;
+        let is_short = self.window.waits < WAITS || now.saturating_since(self.window.begun) < WINDOW;
         if is_short && !is_lost {
             return;
         }
-        let cost = self.window.waited_ns / self.window.events;
-        self.window = Window::new(now);
+        let Window { waited_ns, waits, events, .. } = std::mem::replace(&mut self.window, Window::new(now));
+        let cost = waited_ns / events;
         match self.in_use {
             Strategy::Spin => self.spin_ns = Some(cost),
             Strategy::Sleep => self.sleep_ns = Some(cost),
@@ -153,7 +155,7 @@ impl Choice {
             Phase::Trial => self.give_up(now),
             // Such waits do not spin, or in vain. Spinning is on trial again later, and for longer.
             Phase::Decided if self.in_use == Strategy::Spin && self.is_worthless(cost) => self.give_up(now),
-            Phase::Decided if self.is_due(cost, now) => {
+            Phase::Decided if self.is_due(cost, waited_ns / waits, now) => {
                 self.in_use = self.in_use.other();
                 self.phase = Phase::Trial;
             }
@@ -189,7 +191,7 @@ impl Choice {
         };
         let cost = self.window.waited_ns / self.window.events.max(1);
         let is_worthless = self.in_use == Strategy::Spin && self.is_worthless(cost);
-        self.window.events >= FEW_EVENTS && (is_worthless || other.is_some_and(|other| cost > 4 * other))
+        self.window.waits >= FEW_WAITS && (is_worthless || other.is_some_and(|other| cost > 4 * other))
     }
 
     /// Whether spins of this cost are not worth the processor's time.
@@ -207,11 +209,12 @@ impl Choice {
         }
     }
 
-    /// Whether the other way is to be tried: its time has come, or spins cost clearly more than sleeps did.
-    fn is_due(&self, cost: u64, now: Instant) -> bool {
+    /// Whether the other way is to be tried: its time has come, or spins cost clearly more than sleeps did. `cost` is that of
+    /// an event, `wait` the mean duration of a wait, in nanoseconds.
+    fn is_due(&self, cost: u64, wait: u64, now: Instant) -> bool {
         match self.in_use {
             Strategy::Sleep => now >= self.decided_at + self.spin_interval,
-            Strategy::Spin if cost <= SLEEP_FLOOR_NS => false,
+            Strategy::Spin if wait <= SLEEP_FLOOR_NS => false,
             Strategy::Spin => {
                 let is_worse = self.sleep_ns.is_some_and(|sleep| cost > 2 * sleep);
                 now >= self.decided_at + self.sleep_interval || is_worse && now >= self.decided_at + RETRY
