@@ -1,7 +1,9 @@
 """Redis on this machine, predicted from ping-pongs on it.
 
 Calibration: that of `netacc calibrate`, on TCP and shared memory. A Redis with 64 requests in flight on each
-connection gives what Redis and its client do themselves. Nothing is fitted on the loads that are predicted.
+connection gives what Redis and its client do themselves. Without a pipeline the client also watches each
+connection for room, and for the answer, anew for each request: the calls are counted, and what one costs is
+calibrated. Nothing is fitted on the loads that are predicted.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from tests.sim.rows import Row, mean, simulate
 AIMS: dict[str, float | None] = {"rate": 0.1, "p50": 0.1, "p99": 0.2, "p999": 0.3, "cpu": None}
 #: Processors that other work keeps busy, at most, for the aims to count.
 QUIET = 0.1
-#: Redis' loads that are predicted.
-CONNECTIONS = (1, 10, 100, 1000)
+#: Redis' loads that are predicted, and how many seconds each is measured: most of it with all connections made.
+CONNECTIONS = {1: 1.0, 10: 1.0, 100: 2.0, 1000: 6.0}
+#: The calls of epoll_ctl that redis-benchmark 7.0 makes for a request that it does not pipeline, by `strace -c`.
+INTEREST_CHANGES = 5
 
 
 def _redis(*arguments: str) -> dict[str, Any]:
-    common = ["--paths", "tcp,shm", "--no-spin", "--pairs", "3", "--seconds", "0.5"]
+    common = ["--paths", "tcp,shm", "--no-spin", "--pairs", "3"]
     return measuring.bench("redis", *common, *arguments)
 
 
@@ -34,8 +38,8 @@ def _own(piped: dict[str, Any], side: str) -> int:
 def redis_here(folder: Path) -> list[Row]:
     """Redis here, predicted from ping-pongs; the bounds count only while nothing else runs here."""
     here = measuring.measure(["tcp", "shm"], seconds=0.5, rounds=3, progress=lambda _: None)
-    piped = _redis("-c", "10", "--pipeline", "64")
-    measured = {count: _redis("-c", str(count)) for count in CONNECTIONS}
+    piped = _redis("-c", "10", "--pipeline", "64", "--seconds", "0.5")
+    measured = {count: _redis("-c", str(count), "--seconds", str(s)) for count, s in CONNECTIONS.items()}
     others = max(float(found["machine"]["busy_processors"]) for found in (here, piped, *measured.values()))
     (folder / "host.toml").write_text(writing.host(here))
     rows = [Row("processors that other work kept busy", 0, others, "", None)]
@@ -44,7 +48,10 @@ def redis_here(folder: Path) -> list[Row]:
         (folder / f"{path}.toml").write_text(writing.stack(here, found, writing.noise(here)))
         for name, value in found.fit.values.items():
             rows.append(Row(f"{path}: {name} (calibrated)", value, value, "ns", None))
-        services = [_own(piped["paths"]["tcp"], side) for side in ("server", "client")]
+        change = writing.interest_change_ns(here, path)
+        rows.append(Row(f"{path}: an epoll_ctl (calibrated)", change, change, "ns", None))
+        server, client = (_own(piped["paths"]["tcp"], side) for side in ("server", "client"))
+        services = [server, client + round(INTEREST_CHANGES * change)]
         for count in CONNECTIONS:
             known = measured[count]["paths"][path]
             seen = _predict(folder, path, stack, services, count)

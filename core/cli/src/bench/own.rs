@@ -326,6 +326,7 @@ impl OwnLoad<'_> {
             client_sleeps: each(outcome.sleeps),
             server_asks,
             server_sleeps: each(server_sleeps),
+            interest_change_ns: (self.load.mode == Mode::Epoll).then(|| tidy(outcome.interest_change_ns)),
         });
         let requests_per_s = outcome.requests as f64 / outcome.seconds;
         let bytes = samples.iter().map(Sample::bytes).reduce(LinkBytes::and);

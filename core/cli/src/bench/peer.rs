@@ -123,6 +123,8 @@ pub(crate) struct Outcome {
     pub(crate) waits: u64,
     /// How often its threads slept.
     pub(crate) sleeps: u64,
+    /// Nanoseconds of a call that changes what is asked for; 0 in modes without such calls.
+    pub(crate) interest_change_ns: f64,
 }
 
 impl Outcome {
@@ -135,6 +137,7 @@ impl Outcome {
             all.cpu_s += part.cpu_s;
             all.waits += part.waits;
             all.sleeps += part.sleeps;
+            all.interest_change_ns = all.interest_change_ns.min(part.interest_change_ns);
             all
         })
     }
@@ -215,14 +218,24 @@ fn ready() -> io::Result<()> {
 
 /// Sends the parent the result, and keeps all connections until the parent has read the statistics.
 fn report(tally: &Tally, used: Used) -> io::Result<()> {
-    report_asking(tally, used, 0)
+    report_asking(tally, used, Asked::default())
 }
 
-/// As [`report`], by a client that asked so often for what is ready.
-fn report_asking(tally: &Tally, used: Used, waits: u64) -> io::Result<()> {
+/// How a client asked for what is ready.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    /// So often.
+    waits: u64,
+    /// Nanoseconds of a call that changes what it asks for, measured apart; 0 if there is none.
+    interest_change_ns: f64,
+}
+
+/// As [`report`], by a client that asked for what is ready.
+fn report_asking(tally: &Tally, used: Used, asked: Asked) -> io::Result<()> {
     let latencies = tally.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
     let Used { seconds, cpu_s, sleeps } = used;
-    let outcome = Outcome { requests: tally.count(), seconds, latencies, cpu_s, waits, sleeps };
+    let Asked { waits, interest_change_ns } = asked;
+    let outcome = Outcome { requests: tally.count(), seconds, latencies, cpu_s, waits, sleeps, interest_change_ns };
     send_line(&format!("RESULT {}", serde_json::to_string(&outcome)?))?;
     listen_to_parent().map(drop)
 }
@@ -336,12 +349,19 @@ mod tests {
     /// Breaks if the percentiles of several clients were those of one, or each were counted once.
     #[test]
     fn outcomes_of_several_clients_are_one() {
-        let outcome =
-            |requests, seconds, latencies| Outcome { requests, seconds, latencies, cpu_s: 0.5, waits: 3, sleeps: 4 };
+        let outcome = |requests, seconds, latencies| Outcome {
+            requests,
+            seconds,
+            latencies,
+            cpu_s: 0.5,
+            waits: 3,
+            sleeps: 4,
+            interest_change_ns: seconds,
+        };
         let parts = [outcome(98, 1.0, vec![(1000, 98)]), outcome(2, 2.0, vec![(1000, 1), (64_000, 1)])];
         let all = Outcome::merge(parts).expect("there are two");
         assert_eq!((all.requests, all.seconds, all.cpu_s), (100, 2.0, 1.0));
-        assert_eq!((all.waits, all.sleeps), (6, 8));
+        assert_eq!((all.waits, all.sleeps, all.interest_change_ns), (6, 8, 1.0));
         let latency = all.latency_us();
         assert_eq!((latency.p50, latency.p99), (1.0, 1.0));
         assert!((latency.max / 64.0 - 1.0).abs() < 0.01, "{latency:?}");

@@ -103,6 +103,7 @@ fn figures(run: &Run) -> BTreeMap<&'static str, f64> {
         ("client_sleeps", waits.map(|waits| waits.client_sleeps)),
         ("server_asks", waits.and_then(|waits| waits.server_asks)),
         ("server_sleeps", waits.map(|waits| waits.server_sleeps)),
+        ("interest_change_ns", waits.and_then(|waits| waits.interest_change_ns)),
     ];
     all.into_iter().filter_map(|(name, figure)| Some((name, figure?))).collect()
 }

@@ -92,6 +92,9 @@ pub struct Waits {
     pub server_asks: Option<f64>,
     /// Its sleeps.
     pub server_sleeps: f64,
+    /// Nanoseconds of an `epoll_ctl` that adds or deletes one of the client's connections; in mode `epoll` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interest_change_ns: Option<f64>,
 }
 
 /// One measurement of one path.

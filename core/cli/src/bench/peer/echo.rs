@@ -13,7 +13,7 @@ use super::super::args::Mode;
 use super::conversation::{Conversation, Phase, Progress};
 use super::socket::{no_delay, Address};
 use super::wait::Waiter;
-use super::{ready, report, report_asking, send_line, LengthArgs, LoadArgs, Meter, Stop, Tally};
+use super::{ready, report, report_asking, send_line, Asked, LengthArgs, LoadArgs, Meter, Stop, Tally};
 
 /// How long to warm up, unless [`WARM_UP_MESSAGES`] come first: by then a connection is on its
 /// final path.
@@ -162,7 +162,9 @@ fn drive_ready(sockets: &[Socket], load: LoadArgs, length: LengthArgs) -> io::Re
     pump.waits = 0;
     let meter = Meter::start();
     pump.run(Stop::new(length, meter.start, 0, 1), &mut tally)?;
-    report_asking(&tally, meter.stop(), pump.waits)
+    let used = meter.stop();
+    let asked = Asked { waits: pump.waits, interest_change_ns: pump.waiter.time_interest_change()? };
+    report_asking(&tally, used, asked)
 }
 
 /// All connections of a client that waits for readiness.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from netacc_lab.calibration import fitting
@@ -73,6 +74,22 @@ def _stream(measured: Mapping[str, Any], path: str, fit: Fit) -> tuple[float, fl
     writes = (1 << 30) / 65536
     each = fit.values["system-call"] + 2 * fit.values.get("segment", 0.0)
     return result["client_cpu_s_per_gib"] * 1e9, writes * each + (1 << 20) * fit.values["copy-per-kib"]
+
+
+def interest_change_ns(measured: Mapping[str, Any], path: str) -> float:
+    """Of an `epoll_ctl` that adds or deletes a connection of the path: the median of all ping-pongs.
+
+    Event loops that watch a connection for room before each write make several of these calls a request.
+    """
+    found = [
+        run["waits"].get("interest_change_ns")
+        for echo in measured["echoes"]
+        for run in echo["paths"].get(path, {"runs": []})["runs"]
+    ]
+    known = [float(value) for value in found if value is not None]
+    if not known:
+        raise MeasuringError(f"measurements of {path}: without the time of an epoll_ctl")
+    return median(known)
 
 
 def noise(measured: Mapping[str, Any]) -> Noise | None:
