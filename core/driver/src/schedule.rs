@@ -12,9 +12,10 @@ const MAX_RETRY_AFTER: u32 = 1 << 20;
 const RETRY_DECLINED: u32 = 1 << 10;
 
 /// After this time it is tried again too, twice as long each time: for a connection that is hardly used, a million
-/// operations are days, and an outage of seconds must not keep it on TCP so long. Arbitrary: an attempt costs a lookup
-/// of the peer.
-const PAUSE: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
+/// operations are days, and an outage of seconds must not keep it on TCP so long. And a connection that moves megabytes in a few
+/// operations must not stay on TCP for all of them because its peer still left an earlier attempt. Arbitrary: an attempt costs
+/// a lookup of the peer.
+const PAUSE: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(60) };
 /// One operation of so many reads the clock, which costs it some nanoseconds. Arbitrary.
 const CLOCK_INTERVAL: u32 = 8;
 
