@@ -199,6 +199,26 @@ def test_a_program_that_cannot_be_changed_as_a_whole_runs_plainly(lab: Lab) -> N
     assert result.stderr.endswith(" cannot be replaced: it stays on TCP\n")
 
 
+@pytest.mark.parametrize("sections", ["with", "without"])
+def test_a_function_that_only_frames_name_stays_where_it_is(sections: str, lab: Lab) -> None:
+    """Programs that `gcc -static` links have no table of functions (`.eh_frame_hdr`), but have the frames.
+
+    Breaks if the frames are not read: the function's first instructions move with the system call before it.
+    """
+    program = lab.folder / "computed"
+    source = SOURCES / "computed.c"
+    words = ["gcc", "-static", "-s", "-O1", "-Wl,--no-eh-frame-hdr", "-o", program, source]
+    subprocess.run(words, check=True, timeout=60)
+    if sections == "without":
+        file = bytearray(program.read_bytes())
+        # Where the headers of the sections are, and how many.
+        file[40:48], file[60:64] = bytes(8), bytes(4)
+        program.write_bytes(file)
+    client = lab.start("computed", [program], accelerated=True)
+    assert client.finish() == "42\n"
+    assert client.stderr() == ""
+
+
 @pytest.mark.parametrize(("kind", "stack"), [("glibc", "own"), ("glibc", "aside"), ("glibc-pie", "own")])
 def test_a_handler_has_its_stack_whatever_call_it_interrupts(kind: str, stack: str, lab: Lab) -> None:
     """Breaks if a call of the handler uses the part of the library's stack that the interrupted call has."""

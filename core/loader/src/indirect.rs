@@ -7,6 +7,7 @@
 
 use crate::code::Code;
 use crate::elf::{full, half, word, Elf};
+use crate::frames;
 
 /// Where the code of a program may be entered, but for its instructions.
 #[derive(Debug, Default)]
@@ -92,20 +93,41 @@ fn symbols(elf: &Elf<'_>) -> Vec<u64> {
     in_code.filter_map(|entry| word(entry, 8)).collect()
 }
 
-/// The functions in the unwinder's table (`.eh_frame_hdr`), in the only form that linkers write.
+/// The functions that the unwinder knows: from its table, or else from its frames, if a section or their contents show where they are.
 fn unwound(elf: &Elf<'_>) -> Vec<u64> {
+    tabled(elf).or_else(|| framed(elf)).unwrap_or_default()
+}
+
+/// The functions in the frames.
+fn framed(elf: &Elf<'_>) -> Option<Vec<u64>> {
+    if let Some(section) = elf.section(b".eh_frame") {
+        return Some(frames::functions(&elf.bytes()[section.file], section.address));
+    }
+    /// The common description of frames that compilers write, behind its length.
+    const BEGIN: &[u8] = b"\0\0\0\0\x01zR\0\x01\x78\x10";
+    const LEN: usize = 4;
+    let data = elf.segments.iter().filter(|segment| !segment.executable);
+    let found = data.flat_map(|segment| {
+        let bytes = &elf.bytes()[segment.file.clone()];
+        let begins = memchr::memmem::find_iter(bytes, BEGIN).filter_map(|at| at.checked_sub(LEN));
+        begins.map(move |at| frames::functions(&bytes[at..], segment.address + at as u64))
+    });
+    // Other data may look like a description, but not like one that functions refer to.
+    found.into_iter().find(|functions| !functions.is_empty())
+}
+
+/// The functions in the unwinder's table (`.eh_frame_hdr`), in the only form that linkers write.
+fn tabled(elf: &Elf<'_>) -> Option<Vec<u64>> {
     /// The version; how the address of the frames, the number of entries and the entries themselves are written.
     const FORM: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
     const HEADER: usize = 12;
-    let Some((address, range)) = elf.unwinding.clone() else { return Vec::new() };
+    let (address, range) = elf.unwinding.clone()?;
     let bytes = &elf.bytes()[range];
-    let (Some(count), Some(entries)) = (full(bytes, 8), bytes.get(HEADER..)) else { return Vec::new() };
-    if !bytes.starts_with(&FORM) {
-        return Vec::new();
-    }
+    let (count, entries) = (full(bytes, 8)?, bytes.get(HEADER..)?);
+    bytes.starts_with(&FORM).then_some(())?;
     let entries = entries.chunks_exact(8).take(count as usize);
     let offsets = entries.map(|entry| i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]));
-    offsets.map(|offset| address.wrapping_add_signed(offset.into())).collect()
+    Some(offsets.map(|offset| address.wrapping_add_signed(offset.into())).collect())
 }
 
 #[cfg(test)]
@@ -156,5 +178,26 @@ mod tests {
         let known: std::collections::HashSet<_> = symbols.iter().collect();
         let shared = unwound.iter().filter(|address| known.contains(address)).count();
         assert!(shared > unwound.len() / 2, "{shared} of {} functions have symbols", unwound.len());
+    }
+
+    // Breaks if the functions of a program without the unwinder's table are not known, as most that are linked statically: with
+    // its sections, and without them.
+    #[test]
+    fn the_frames_have_the_functions_of_the_table() {
+        let mut file = std::fs::read(std::env::current_exe().expect("it runs")).expect("it is readable");
+        let sorted = |mut functions: Vec<u64>| {
+            functions.sort_unstable();
+            functions.dedup();
+            functions
+        };
+        let elf = Elf::parse(&file).expect("an ELF file");
+        let table = sorted(tabled(&elf).expect("it has the table"));
+        assert_eq!(sorted(framed(&elf).expect("it has frames")), table);
+        // The offset of the sections' headers.
+        file[40..48].fill(0);
+        let elf = Elf::parse(&file).expect("an ELF file");
+        assert!(elf.section(b".eh_frame").is_none());
+        let found = framed(&elf).expect("their contents show where they are").len();
+        assert!(found > table.len() / 2, "{found} of {}", table.len());
     }
 }

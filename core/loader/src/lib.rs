@@ -10,7 +10,7 @@
 //! | the changes of a program, or the reason against it | [`plan`] |
 //! | moving instructions to another place | [`relocate`] |
 //! | system calls in code, and where it is entered indirectly | [`sites`], [`indirect`] |
-//! | the file's headers; the functions of Go; pieces of the file; lengths of instructions; numbers of calls; arguments of `clone3` | [`elf`], `go`, [`code`], [`decode`], `library_calls`, [`clone3`] |
+//! | the file's headers; the functions of Go, and of the unwinder's frames; pieces of the file; lengths of instructions; numbers of calls; arguments of `clone3` | [`elf`], `go`, `frames`, [`code`], [`decode`], `library_calls`, [`clone3`] |
 //!
 //! Invariant: a program is changed as a whole or not at all. A call that stayed in a changed program would act on the
 //! kernel's socket beneath a link, and bytes would be lost.
@@ -19,6 +19,7 @@ pub mod clone3;
 pub mod code;
 pub mod decode;
 pub mod elf;
+mod frames;
 mod go;
 pub mod indirect;
 #[cfg(target_arch = "x86_64")]

@@ -126,26 +126,28 @@ fn add_far_targets(code: Code<'_>, indirect: &Indirect<'_>, found: &mut Found) {
             near[at / 64] |= 1 << (at % 64);
         }
     }
-    // Without a branch, which would often be mispredicted: nothing is near the end.
+    // Most of the code has no system call near, and this part of it is asked first, because it stays in the cache.
+    let mut near_blocks = vec![0u64; (len >> BLOCK) / 64 + 1];
+    for (index, _) in near.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+        let block = (index * 64) >> BLOCK;
+        near_blocks[block / 64] |= 1 << (block % 64);
+    }
     let is_near = |target: usize| {
+        // Nothing is near the end.
         let target = target.min(len);
-        near[target / 64] >> (target % 64) & 1 != 0
+        let block = target >> BLOCK;
+        near_blocks[block / 64] >> (block % 64) & 1 != 0 && near[target / 64] >> (target % 64) & 1 != 0
     };
     let targets = &mut found.targets;
     let mut tables = Vec::new();
     let (begin, has_constants) = (code.address as u32, indirect.has_constants());
-    let mut previous = 0;
-    for (at, part) in code.bytes.windows(5).enumerate() {
-        let opcode = [previous, part[0]];
-        previous = part[0];
+    let constants = has_constants.then(|| Highest::of(begin, len));
+    visit_entries(code.bytes, constants, |previous, part, at| {
         let value = u32::from_le_bytes([part[1], part[2], part[3], part[4]]);
         let target = (at as i64 + 5 + i64::from(value as i32)) as usize;
-        let loads = opcode[0] == LOAD_ADDRESS && opcode[1] & FORM == RELATIVE;
-        if is_near(target) {
-            let is_conditional = opcode[0] == 0x0f && opcode[1] & 0xf0 == 0x80;
-            if is_conditional || loads || matches!(opcode[1], 0xe8 | 0xe9) {
-                targets[target / 64] |= 1 << (target % 64);
-            }
+        let loads = previous == LOAD_ADDRESS && part[0] & FORM == RELATIVE;
+        if (loads || is_branch(previous, part[0])) && is_near(target) {
+            targets[target / 64] |= 1 << (target % 64);
         }
         if loads && target >= len {
             tables.push(code.address.wrapping_add(target as u64));
@@ -154,13 +156,81 @@ fn add_far_targets(code: Code<'_>, indirect: &Indirect<'_>, found: &mut Found) {
         if has_constants && is_near(constant) {
             targets[constant / 64] |= 1 << (constant % 64);
         }
-    }
+    });
     indirect.visit(&tables, &(code.address..code.address + len as u64), |address| {
         let target = address.wrapping_sub(code.address) as usize;
         if is_near(target) {
             targets[target / 64] |= 1 << (target % 64);
         }
     });
+}
+
+/// Binary logarithm of the bytes in a part of the code, see [`add_far_targets`]. Arbitrary: a bit for each fits in the cache.
+const BLOCK: u32 = 8;
+
+/// The two highest bytes of addresses in code: the first of each, and how many follow.
+#[derive(Clone, Copy)]
+struct Highest {
+    first: [u8; 2],
+    more: [u8; 2],
+}
+
+impl Highest {
+    fn of(begin: u32, len: usize) -> Highest {
+        let end = begin.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+        let [[.., low, high], [.., last_low, last_high]] = [begin, end].map(u32::to_le_bytes);
+        if high == last_high {
+            Highest { first: [low, high], more: [last_low - low, 0] }
+        } else {
+            Highest { first: [0, high], more: [u8::MAX, last_high - high] }
+        }
+    }
+
+    #[inline]
+    fn have(self, low: u8, high: u8) -> bool {
+        (low.wrapping_sub(self.first[0]) <= self.more[0]) & (high.wrapping_sub(self.first[1]) <= self.more[1])
+    }
+}
+
+/// Whether these are the opcode of a branch or a call with a distance of four bytes: the last byte, and the one before it.
+#[inline]
+fn is_branch(previous: u8, last: u8) -> bool {
+    (last & 0xfe == 0xe8) | (previous == 0x0f) & (last & 0xf0 == 0x80)
+}
+
+/// Calls `visit` with each byte that may be the last before four bytes by which code is entered, and with the byte before it, the
+/// four bytes behind it, and its offset. Others come, too.
+///
+/// Nearly all bytes are none of these, so they are looked at by 32, which the compiler makes instructions for vectors of.
+#[inline]
+fn visit_entries(code: &[u8], constants: Option<Highest>, mut visit: impl FnMut(u8, &[u8], usize)) {
+    const TOGETHER: usize = 32;
+    const AROUND: usize = TOGETHER + 5;
+    let (highest, has_constants) = (constants.unwrap_or(Highest { first: [0; 2], more: [0; 2] }), constants.is_some());
+    let mut one = |at: usize| {
+        let Some(part) = code.get(at..at + 5) else { return };
+        visit(at.checked_sub(1).map_or(0, |before| code[before]), part, at);
+    };
+    one(0);
+    let mut begin = 1;
+    while let Some(around) = code.get(begin - 1..).and_then(|rest| rest.first_chunk::<AROUND>()) {
+        let mut flags = [0u8; TOGETHER];
+        for (at, flag) in flags.iter_mut().enumerate() {
+            let (previous, last) = (around[at], around[at + 1]);
+            let loads = (previous == LOAD_ADDRESS) & (last & FORM == RELATIVE);
+            let constant = has_constants & highest.have(around[at + 4], around[at + 5]);
+            *flag = u8::from(is_branch(previous, last) | loads | constant);
+        }
+        for (index, eight) in flags.chunks_exact(8).enumerate() {
+            let mut bits = u64::from_le_bytes(eight.try_into().expect("eight bytes"));
+            while bits != 0 {
+                one(begin + index * 8 + bits.trailing_zeros() as usize / 8);
+                bits &= bits - 1;
+            }
+        }
+        begin += TOGETHER;
+    }
+    (begin..code.len()).for_each(one);
 }
 
 /// `lea`, whose operand is relative to the next instruction.
@@ -277,6 +347,44 @@ mod tests {
         bytes.extend([0x0f, 0x05, 0xc3, 0x90, 0x90, 0x90]);
         let found = search(Code { bytes: &bytes, address: 0x1000 }, &Indirect::default()).expect("it is clean");
         assert_eq!(found.sites.iter().map(|site| site.at).collect::<Vec<_>>(), [5000]);
+    }
+
+    // Breaks if bytes at an edge of those that are looked at together are left out.
+    #[test]
+    fn each_entry_is_visited_wherever_it_is() {
+        let highest = Highest::of(0x0040_1000, 0x3000);
+        let entries = [
+            [0x90, 0xe8, 0, 0, 0, 0],
+            [0x0f, 0x85, 0, 0, 0, 0],
+            [0x8d, 0x35, 0, 0, 0, 0],
+            [0x90, 0xbf, 7, 0x20, 0x40, 0],
+        ];
+        for len in 0..100 {
+            for (entry, begin) in entries.iter().flat_map(|entry| (0..len).map(move |begin| (entry, begin))) {
+                let mut bytes = vec![0x90; len];
+                let end = len.min(begin + entry.len());
+                bytes[begin..end].copy_from_slice(&entry[..end - begin]);
+                let mut found = false;
+                visit_entries(&bytes, Some(highest), |previous, part, at| {
+                    found |= at == begin + 1 && previous == entry[0] && part == &entry[1..];
+                });
+                assert_eq!(found, begin + entry.len() <= len, "{entry:x?} at {begin} of {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_highest_bytes_of_addresses_are_those_of_the_code() {
+        let have = |begin, len, address: u32| {
+            let [.., low, high] = address.to_le_bytes();
+            Highest::of(begin, len).have(low, high)
+        };
+        assert!(have(0x40_1000, 0x3000, 0x40_1000) && have(0x40_1000, 0x3000, 0x40_4000));
+        assert!(!have(0x40_1000, 0x3000, 0x41_0000) && !have(0x40_1000, 0x3000, 0x140_1000));
+        // Over a border of the highest byte, and to the end of all addresses.
+        assert!(have(0xff_f000, 0x2000, 0xff_f000) && have(0xff_f000, 0x2000, 0x100_0000));
+        assert!(!have(0xff_f000, 0x2000, 0x200_0000));
+        assert!(have(0xff00_0000, usize::MAX, u32::MAX));
     }
 
     // Breaks if an address of code in an instruction, or an instruction that marks an entry, is not seen.
