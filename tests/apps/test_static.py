@@ -143,6 +143,32 @@ def test_a_dynamic_child_of_a_static_program_talks_over_links(kind: str, build: 
     lab.dismiss(client)
 
 
+@pytest.mark.parametrize("kind", ["go", "go-cgo"])
+def test_a_listener_is_handed_over(kind: str, build: Build, lab: Lab) -> None:
+    """A server starts its successor with its listener, as for an upgrade, and ends. Both have connections on links."""
+    port = free_port()
+    server = lab.start("server", [build(kind), "relay", str(port)], accelerated=True)
+    server.wait_line("ready")
+    wait_listening(port, server)
+    words: list[str | Path] = [build(kind), "connect", str(port), str(CONNECTIONS)]
+    for name in ("before", "after"):
+        client, report = lab.client(name, words, accelerated=True)
+        lab.expect_link(counters.totals(client), who=name, payload_bytes=report.payload_bytes, share=SHARE)
+        lab.dismiss(client)
+        if name == "before":
+            os.kill(server.pid, signal.SIGHUP)
+            server.wait_line("taken over")
+
+
+@pytest.mark.parametrize("kind", ["go", "go-cgo"])
+def test_a_crash_of_go_shows_where_it_was(kind: str, build: Build, lab: Lab) -> None:
+    """Breaks if the fault does not come to Go's own handler, or Go cannot read its own stack."""
+    crashed = lab.start("crash", [build(kind), "crash"], accelerated=True)
+    assert crashed.wait(60) == 2
+    assert "invalid memory address or nil pointer dereference" in crashed.stderr()
+    assert "main.crash" in crashed.stderr() and "main.go:" in crashed.stderr()
+
+
 @pytest.mark.parametrize("kind", ["go", "go-cgo", "musl"])
 def test_a_peer_without_the_library_notices_nothing(kind: str, build: Build, lab: Lab) -> None:
     port = free_port()
@@ -330,6 +356,31 @@ def test_a_child_of_go_begins_in_a_control_group(
         printed = lab.run("natively", [program, folder])
         assert lab.run("accelerated", [program, folder], accelerated=True) == printed
         assert (control_group.name in printed) == (folder == control_group)
+
+
+@pytest.mark.parametrize("kind", ["go", "go-cgo"])
+def test_a_child_of_go_has_a_descriptor(
+    kind: str, lab: Lab, need_condition: Callable[[str, bool], None]
+) -> None:
+    """Breaks if the descriptor is not written where the program wants it, or is of another process."""
+    need_condition("Go 1.22", golang.installed() >= (1, 22))
+    program = lab.folder / kind
+    golang.build(program, golang.MODES[kind], source=SOURCES / "pidfd")
+    printed = lab.run("natively", [program])
+    assert printed == "errno 0 true 7\n"
+    assert lab.run("accelerated", [program], accelerated=True) == printed
+
+
+@pytest.mark.parametrize("kind", COMPILERS)
+def test_a_program_finds_in_its_process_what_the_kernel_provides(kind: str, lab: Lab) -> None:
+    """Registers, heap, start, thread pointers, handlers, children, threads, and the file of the program."""
+    program = lab.folder / kind
+    subprocess.run([*COMPILERS[kind], "-o", program, SOURCES / "process.c"], check=True, timeout=60)
+    printed = lab.run("natively", [program])
+    assert printed.splitlines()[-1] == "end: 0"
+    accelerated = lab.start("accelerated", [program], accelerated=True)
+    assert accelerated.finish() == printed
+    assert accelerated.stderr() == "", "it ran plainly"
 
 
 def test_doctor_says_how_a_program_will_run(build: Build, tmp_path: Path) -> None:

@@ -4,21 +4,26 @@
 //	connect PORT COUNT: COUNT goroutines; each sends messages of random bytes and sizes, and compares the answers. The collector
 //	  and the profiler run all the time, children are started, and nil pointers are recovered from.
 //	run PROGRAM ARGUMENTS: a child.
+//	relay PORT: serves until SIGHUP, and then starts itself with its listener, which it closes. Ends when its connections have.
+//	crash: writes to a nil pointer in a goroutine.
 package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand"
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"runtime/pprof"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -34,17 +39,54 @@ func must(err error) {
 	}
 }
 
-func serve(address string) {
-	listener, err := net.Listen("tcp", address)
-	must(err)
+func serve(listener net.Listener) {
+	var served sync.WaitGroup
 	for {
 		conn, err := listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			served.Wait()
+			return
+		}
 		must(err)
+		served.Add(1)
 		go func() {
+			defer served.Done()
 			defer conn.Close()
 			io.Copy(onlyWriter{conn}, onlyReader{conn})
 		}()
 	}
+}
+
+func listen(address string) net.Listener {
+	listener, err := net.Listen("tcp", address)
+	must(err)
+	return listener
+}
+
+// The listener is the first descriptor after those of each program.
+func takeOver() net.Listener {
+	listener, err := net.FileListener(os.NewFile(3, "listener"))
+	must(err)
+	fmt.Println("taken over")
+	return listener
+}
+
+func handOver(listener net.Listener) {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGHUP)
+	fmt.Println("ready")
+	<-asked
+	file, err := listener.(*net.TCPListener).File()
+	must(err)
+	child := exec.Command(os.Args[0], "taken", "0")
+	child.Stdout, child.Stderr, child.ExtraFiles = os.Stdout, os.Stderr, []*os.File{file}
+	must(child.Start())
+	must(listener.Close())
+}
+
+func crash() {
+	var nothing *[1 << 20]byte
+	nothing[7] = 1
 }
 
 // Without the shortcuts of a TCP connection (splice).
@@ -104,11 +146,23 @@ func main() {
 		must(child.Run())
 		return
 	}
+	if os.Args[1] == "crash" {
+		go crash()
+		select {}
+	}
 	port, err := strconv.Atoi(os.Args[2])
 	must(err)
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	if os.Args[1] == "serve" {
-		serve(address)
+	switch os.Args[1] {
+	case "serve":
+		serve(listen(address))
+	case "taken":
+		serve(takeOver())
+	case "relay":
+		listener := listen(address)
+		go handOver(listener)
+		serve(listener)
+		return
 	}
 	count, err := strconv.Atoi(os.Args[3])
 	must(err)

@@ -1,0 +1,3 @@
+module netacc.test/pidfd
+
+go 1.22
