@@ -416,11 +416,11 @@ fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {
         assert_eq!(count(&server, "opens_accepted"), 1);
         // More bytes follow on the connection, so that no marker can come.
         assert_eq!(to.try_write(b"go on").expect("there is room"), 5);
-        near.lock(&client).change(|stream| stream.anchor_sent(5));
+        near.lock(&client).anchor_sent(5);
         wire.deliver_all();
         far.lock(&server).change(|stream| stream.progress_anchor(false));
         assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 5);
-        far.lock(&server).change(|stream| stream.anchor_received(5));
+        far.lock(&server).anchor_received(5);
 
         let promote = || {
             client.promote(&near).expect("the acceptor is published");

@@ -235,7 +235,7 @@ fn step<S: RecvSocket>(connection: Connection<'_>, socket: &mut S, skip: usize) 
             }
             Ok(n) => {
                 if !socket.is_peek() {
-                    guard.change(|stream| stream.anchor_received(n));
+                    guard.anchor_received(n);
                 }
                 if n == 0 {
                     Step::Ended

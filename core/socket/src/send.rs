@@ -420,7 +420,7 @@ fn refuse_address(stream: &mut LockedStream<'_>, skip: usize) -> Step {
 fn send_on_anchor<S: SendSocket>(mut guard: StreamGuard<'_>, socket: &mut S, skip: usize) -> Step {
     match socket.send_kernel(skip) {
         Ok(n) => {
-            guard.change(|stream| stream.anchor_sent(n));
+            guard.anchor_sent(n);
             Step::Moved(n)
         }
         Err(KernelError::WouldBlock) => Step::Blocked,

@@ -26,7 +26,7 @@ impl LockedStream<'_> {
             self.track_corked();
         }
         self.publish();
-        self.inner.reported.steady = self.is_steady();
+        self.inner.reported.flow = self.flow();
     }
 
     /// After bytes of a steady stream were received: whether there is nothing to flush. That can fail the stream, give

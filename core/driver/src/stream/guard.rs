@@ -11,7 +11,7 @@ use parking_lot::MutexGuard;
 
 use super::cell::{Inner, LinkCell, StreamCell};
 use super::inner::readiness_of;
-use super::states::Listed;
+use super::states::{Flow, Listed};
 use crate::counted::Counted;
 use crate::endpoint::Timed;
 use crate::{Counters, Endpoint, Mark, Readiness, StreamCounters};
@@ -90,10 +90,36 @@ impl<'a> StreamGuard<'a> {
         result
     }
 
+    /// `n` bytes of the program went to the anchor.
+    #[inline]
+    pub fn anchor_sent(&mut self, n: usize) {
+        self.move_on_anchor(|stream| stream.anchor_sent(n));
+    }
+
+    /// `n` bytes of the program were read from the anchor.
+    #[inline]
+    pub fn anchor_received(&mut self, n: usize) {
+        self.move_on_anchor(|stream| stream.anchor_received(n));
+    }
+
+    /// As [`change`](StreamGuard::change), of bytes on the anchor: mostly there is nothing to flush.
+    #[inline]
+    fn move_on_anchor(&mut self, count: impl FnOnce(&mut LockedStream<'a>)) {
+        count(&mut self.stream);
+        if self.stream.inner.reported.flow == Flow::Anchor {
+            debug_assert!(
+                self.stream.flow() == Flow::Anchor && !self.stream.arrived,
+                "the stream was changed without a flush"
+            );
+        } else {
+            self.stream.flush();
+        }
+    }
+
     /// Whether the stream [is steady](LockedStream::is_steady), as found after its last change.
     #[inline]
     pub(crate) fn is_known_steady(&self) -> bool {
-        let known = self.stream.inner.reported.steady;
+        let known = self.stream.inner.reported.flow == Flow::Link;
         debug_assert!(!known || self.stream.is_steady(), "the stream was changed without a flush");
         known
     }
@@ -185,6 +211,19 @@ impl LockedStream<'_> {
             && !inner.sending.crowded
     }
 
+    /// How bytes move now.
+    #[inline]
+    pub(crate) fn flow(&self) -> Flow {
+        let inner = &*self.inner;
+        if self.is_steady() {
+            Flow::Link
+        } else if inner.proto.is_at_rest() && inner.attached.is_none() && !inner.sending.cork.is_pending() {
+            Flow::Anchor
+        } else {
+            Flow::Changing
+        }
+    }
+
     /// The path of writes now.
     #[inline]
     pub fn tx_sink(&self) -> TxSink {
@@ -249,7 +288,7 @@ impl LockedStream<'_> {
 
     /// `n` bytes of the program went to the anchor.
     #[inline]
-    pub fn anchor_sent(&mut self, n: usize) {
+    fn anchor_sent(&mut self, n: usize) {
         self.inner.proto.anchor_sent(n as u64);
         self.inner.tcp.carried.written += n as u64;
         let position = self.inner.tcp.carried.written;
@@ -260,7 +299,7 @@ impl LockedStream<'_> {
     /// `n` bytes of the program were read from the anchor. If a record may come next, and bytes are there, they are
     /// handled now: their event may have come while others were still in front of them, and will not come again.
     #[inline]
-    pub fn anchor_received(&mut self, n: usize) {
+    fn anchor_received(&mut self, n: usize) {
         self.inner.proto.anchor_received(n as u64);
         self.inner.tcp.carried.read += n as u64;
         let position = self.inner.tcp.carried.read;

@@ -146,9 +146,20 @@ pub(crate) struct Reported {
     pub(crate) linked: bool,
     /// Its peer has broken the protocol.
     pub(crate) violation: bool,
-    /// The stream was [steady](crate::LockedStream::is_steady) after its last change. Messages that move in one step do not
-    /// change that.
-    pub(crate) steady: bool,
+    /// How bytes moved after its last change. Messages that move in one step, and bytes on the anchor, do not change that.
+    pub(crate) flow: Flow,
+}
+
+/// How bytes move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// The stream changes its path, is about to, or is ending; or this is not known.
+    #[default]
+    Changing,
+    /// The stream is [steady](crate::LockedStream::is_steady).
+    Link,
+    /// The kernel alone has the stream, and bytes that move there [have no effect](netacc_proto::Stream::is_at_rest).
+    Anchor,
 }
 
 /// A stream's anchor, in this process's view.

@@ -341,7 +341,7 @@ fn a_socket_that_others_have_used_is_promoted_again() {
     assert_eq!(to.try_write(b"by others").expect("there is room"), 9);
     wire.deliver_all();
     assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 9);
-    far.lock(&server).change(|stream| stream.anchor_received(9));
+    far.lock(&server).anchor_received(9);
     near.unshare(near.shares());
     let carried = to.position().expect("the model has it");
     client.promote(&near).expect("the acceptor is published");

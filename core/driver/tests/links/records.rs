@@ -23,7 +23,7 @@ fn reading_up_to_a_pledge_checks_the_next_bytes() {
     let (mut to, mut from) = (a.clone(), b.clone());
     let (near, far) = connect_over(&client, &server, 40_003, (a, b));
     assert_eq!(to.try_write(b"before").expect("there is room"), 6);
-    near.lock(&client).change(|stream| stream.anchor_sent(6));
+    near.lock(&client).anchor_sent(6);
     client.promote(&near).expect("the acceptor is published");
     for _ in 0..4 {
         run([&client, &server]);
@@ -31,18 +31,18 @@ fn reading_up_to_a_pledge_checks_the_next_bytes() {
     // The acceptor waits until its program has read; the opener does not.
     near.lock(&client).change(|stream| stream.void_pledge());
     assert_eq!(to.try_write(b"after").expect("there is room"), 5);
-    near.lock(&client).change(|stream| stream.anchor_sent(5));
+    near.lock(&client).anchor_sent(5);
     wire.deliver_all();
     assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
     assert_eq!(from.try_read(&mut [0; 6]).expect("bytes are there"), 6);
-    far.lock(&server).change(|stream| stream.anchor_received(6));
+    far.lock(&server).anchor_received(6);
     assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
     run([&client, &server]);
     assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
     assert_eq!(client.counters().snapshot()["violations"], 0);
     // Read to the end, it may be promoted.
     assert_eq!(from.try_read(&mut [0; 64]).expect("bytes are there"), 5);
-    far.lock(&server).change(|stream| stream.anchor_received(5));
+    far.lock(&server).anchor_received(5);
     client.promote(&near).expect("the acceptor is published");
     for _ in 0..4 {
         run([&client, &server]);
@@ -100,7 +100,7 @@ fn with_void_pledge(
     }
     near.lock(client).change(|stream| stream.void_pledge());
     assert_eq!(to.try_write(&[0xA7, 0x9D]).expect("there is room"), 2);
-    near.lock(client).change(|stream| stream.anchor_sent(2));
+    near.lock(client).anchor_sent(2);
     wire.deliver_all();
     server.progress(Instant::from_nanos(0));
     far.lock(server).change(|stream| stream.progress_anchor(false));

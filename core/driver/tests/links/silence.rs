@@ -158,7 +158,7 @@ fn a_missing_answer_is_probed_for() {
         let (near, _far) = connect_over(&client, &server, 40_054, (a, b));
         // The acceptor's program does not read this, and so it does not answer.
         assert_eq!(to.try_write(b"before").expect("there is room"), 6);
-        near.lock(&client).change(|stream| stream.anchor_sent(6));
+        near.lock(&client).anchor_sent(6);
         client.promote(&near).expect("the acceptor is published");
         for s in 0..120 {
             if silent_from == Some(s) {

@@ -147,7 +147,7 @@ fn kernel_sendfile(t: Target<'_>, endpoint: &Endpoint, from: c_int, position: of
     // SAFETY: the offset is writable.
     let n = in_kernel(|| unsafe { real::sendfile(t.fd, from, &mut position, count) });
     if n > 0 {
-        guard.change(|stream| stream.anchor_sent(n as usize));
+        guard.anchor_sent(n as usize);
     }
     Some(n)
 }

@@ -66,10 +66,9 @@ pub fn on_kernel(sock: &Socket) -> bool {
 /// A call that went to the kernel moved so many bytes.
 pub fn account_kernel(sock: &Socket, sent: usize, received: usize) {
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        cell.lock(endpoint).change(|stream| {
-            stream.anchor_sent(sent);
-            stream.anchor_received(received);
-        });
+        let mut guard = cell.lock(endpoint);
+        guard.anchor_sent(sent);
+        guard.anchor_received(received);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Queries of the driver alone: memory that may be freed, work that is pending.
 
 use crate::ring::RxRing;
-use crate::stream::{Control, PeerFin, RxState, Shutdown, Stream, TxState};
+use crate::stream::{Attempt, Control, PeerFin, RxState, Shutdown, Stream, TxState};
 use crate::wire::MessageKind;
 
 impl Stream {
@@ -25,6 +25,18 @@ impl Stream {
             && self.rx.shutdown == Shutdown::Open
             && self.rx.fin == PeerFin::Awaited
             && self.anchor.records.is_empty()
+    }
+
+    /// Both directions are on the anchor, nothing has ended or failed there, and nothing is to be sent: bytes that move on the
+    /// anchor change nothing but the positions.
+    pub fn is_at_rest(&self) -> bool {
+        self.tx.state == TxState::Anchor
+            && self.rx.state == RxState::Anchor
+            && self.link.attempt == Attempt::Idle
+            && self.failed.is_none()
+            && self.controls.is_empty()
+            && self.anchor.records.is_empty()
+            && self.revived().is_none()
     }
 
     /// Whether the peer still takes bytes of this side from the link, so that messages about them make sense.

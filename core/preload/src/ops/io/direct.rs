@@ -2,6 +2,7 @@
 //! [`Endpoint`](netacc_driver::Endpoint), which check the stream.
 //!
 //! This module checks the socket's part of the preconditions:
+//! * the connection is on a link, as far as can be seen without its lock;
 //! * the call has one buffer, whose memory is accessible, and no flag or option that gives it another meaning;
 //! * no path choice measures the connection, and no trace records it;
 //! * a receive may return any number of bytes, and no watcher waits for them.
@@ -10,6 +11,8 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
+
+use netacc_driver::Readiness;
 
 use crate::os::access::{self, is_beyond};
 use crate::runtime;
@@ -29,7 +32,8 @@ const SHORT: usize = 4096;
 // Always: it is the whole of a short call, and the calls that have it are few.
 #[inline(always)]
 pub unsafe fn send(sock: &Socket, buf: *const c_void, len: usize, flags: c_int) -> Option<usize> {
-    let (cell, endpoint) = (sock.stream.as_ref()?, runtime::get()?.endpoint()?);
+    let cell = sock.stream.as_ref().filter(|cell| !cell.readiness().contains(Readiness::KERNEL_TX))?;
+    let endpoint = runtime::get()?.endpoint()?;
     let plain = flags & !WITHOUT_EFFECT == 0
         && !sock.options.cork.load(Ordering::Relaxed)
         && sock.deferred_error.load(Ordering::Relaxed) == 0
@@ -55,7 +59,8 @@ pub unsafe fn send(sock: &Socket, buf: *const c_void, len: usize, flags: c_int) 
 // Always: as for `send`.
 #[inline(always)]
 pub unsafe fn receive(sock: &Socket, buf: *mut c_void, len: usize, flags: c_int) -> Option<usize> {
-    let (cell, endpoint) = (sock.stream.as_ref()?, runtime::get()?.endpoint()?);
+    let cell = sock.stream.as_ref().filter(|cell| !cell.readiness().contains(Readiness::KERNEL_RX))?;
+    let endpoint = runtime::get()?.endpoint()?;
     let plain =
         flags & !WITHOUT_EFFECT == 0 && cell.low_water() == 1 && sock.answers.is_none() && !trace::is_recording();
     if !plain || len == 0 || is_beyond(buf, len) {
