@@ -59,6 +59,19 @@ static void forks(void)
     printf(" %d %d\n", status_of(pid), own);
 }
 
+/* As `clone` can do it: the descriptor takes the argument of the number. */
+static void described(void)
+{
+    static int pidfd = -1;
+    struct clone_args args = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)&pidfd, .exit_signal = SIGCHLD};
+    pid_t pid = clone3(&args, sizeof args);
+    if (pid == 0)
+        _exit(22);
+    struct pollfd ended = {.fd = pidfd, .events = POLLIN};
+    printf("described: %d", poll(&ended, 1, 10000));
+    printf(" %d\n", status_of(pid));
+}
+
 /* The child has a stack of its own, and the memory of this process, which sleeps. */
 static void sleeps(void)
 {
@@ -183,6 +196,8 @@ static void last(void)
 int main(void)
 {
     forks();
+    fflush(stdout);
+    described();
     fflush(stdout);
     sleeps();
     errors();

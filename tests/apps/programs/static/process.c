@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -134,6 +136,16 @@ static void escape(int number)
     siglongjmp(place, 1);
 }
 
+/* Whether the handler of faults runs, and with this program's own variables. */
+static int faults(void)
+{
+    volatile int *closed = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    seen = seen_own = 0;
+    if (sigsetjmp(place, 1) == 0)
+        *closed = 1;
+    return seen == SIGSEGV && seen_own == own;
+}
+
 static const char *name_of(void (*handler)(int))
 {
     return handler == handle ? "handle" : handler == escape ? "escape" : handler == SIG_DFL ? "default" : "other";
@@ -155,11 +167,7 @@ static void actions(void)
     raise(SIGUSR1);
     printf(" %s %d %d", name_of(old.sa_handler), seen == SIGUSR1, seen_own);
     sigaction(SIGSEGV, &(struct sigaction){.sa_handler = escape}, &old);
-    seen_own = 0;
-    volatile int *closed = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (sigsetjmp(place, 1) == 0)
-        *closed = 1;
-    printf(" %s %d %d", name_of(old.sa_handler), seen == SIGSEGV, seen_own);
+    printf(" %s %d", name_of(old.sa_handler), faults());
     sigaction(SIGSEGV, NULL, &old);
     printf(" %s %s", name_of(old.sa_handler), sigaction(SIGKILL, &new, NULL) ? strerror(errno) : "none");
     printf(" %ld\n", raw(SYS_rt_sigaction, 65, 0, 0, 8));
@@ -175,6 +183,7 @@ static void sleeping(void)
     if (pid == 0) {
         struct sigaction action = {.sa_handler = SIG_IGN};
         sigaction(SIGUSR1, &action, NULL);
+        sigaction(SIGSEGV, &action, NULL);
         written = own;
         _exit(33);
     }
@@ -182,7 +191,20 @@ static void sleeping(void)
     sigaction(SIGUSR1, NULL, &now);
     seen = 0;
     raise(SIGUSR1);
-    printf("sleeping: %d %d %s %d %d\n", WEXITSTATUS(status), written, name_of(now.sa_handler), seen == SIGUSR1, own);
+    printf("sleeping: %d %d %s %d %d", WEXITSTATUS(status), written, name_of(now.sa_handler), seen == SIGUSR1, own);
+    printf(" %d\n", faults());
+}
+
+/* The kernel writes the child's number where the C library finds it, in the child alone. */
+static void forked(void)
+{
+    static volatile int word = 3;
+    int status = 0;
+    int pid = (int)raw(SYS_clone, CLONE_CHILD_SETTID | SIGCHLD, 0, 0, (long)&word);
+    if (pid == 0)
+        raw(SYS_exit_group, word == (int)raw(SYS_gettid, 0, 0, 0, 0) ? 35 : 1, 0, 0, 0);
+    waitpid(pid, &status, 0);
+    printf("forked: %d %d\n", WEXITSTATUS(status), word);
 }
 
 struct found {
@@ -218,6 +240,38 @@ static void threads(void)
            sigismember(&mask, SIGTERM));
 }
 
+static struct {
+    char stack[65536];
+    sigset_t mask;
+    int maker_word, end_word;
+} bare;
+
+static int look_barely(void *argument)
+{
+    raw(SYS_rt_sigprocmask, SIG_SETMASK, 0, (long)argument, 8);
+    raw(SYS_exit, 0, 0, 0, 0);
+    return 0;
+}
+
+/* A thread that no C library has made: no signal is blocked for it but those of its maker. */
+static void bare_thread(void)
+{
+    sigset_t some, mask;
+    sigemptyset(&some);
+    sigaddset(&some, SIGUSR2);
+    pthread_sigmask(SIG_SETMASK, &some, NULL);
+    bare.end_word = 1;
+    int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_PARENT_SETTID |
+                CLONE_CHILD_CLEARTID;
+    int tid = clone(look_barely, bare.stack + sizeof bare.stack, flags, &bare.mask, &bare.maker_word, NULL, &bare.end_word);
+    while (__atomic_load_n(&bare.end_word, __ATOMIC_SEQ_CST) != 0)
+        raw(SYS_futex, (long)&bare.end_word, 0, 1, 0);
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    printf("bare thread: %d", tid > 0 && tid == bare.maker_word);
+    printf(" %d %d %d %d\n", sigismember(&bare.mask, SIGUSR2), sigismember(&bare.mask, SIGUSR1), sigismember(&mask, SIGUSR2),
+           sigismember(&mask, SIGTERM));
+}
+
 static void files(void)
 {
     char link[2][4096] = {{0}, {0}};
@@ -243,7 +297,10 @@ static void files(void)
 
 int main(void)
 {
-    void (*parts[])(void) = {registers, data, start, pointers, actions, sleeping, threads, files};
+    /* From its first socket on the library handles faults, too. */
+    if (socket(AF_INET, SOCK_STREAM, 0) < 0)
+        return 2;
+    void (*parts[])(void) = {registers, data, start, pointers, actions, sleeping, forked, threads, bare_thread, files};
     for (unsigned i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         parts[i]();
         fflush(stdout);
