@@ -145,7 +145,7 @@ def test_a_dynamic_child_of_a_static_program_talks_over_links(kind: str, build: 
 
 @pytest.mark.parametrize("kind", ["go", "go-cgo"])
 def test_a_listener_is_handed_over(kind: str, build: Build, lab: Lab) -> None:
-    """A server starts its successor with its listener, as for an upgrade, and ends. Both have connections on links."""
+    """A server starts its successor with its listener, as for an upgrade. Both have connections on links."""
     port = free_port()
     server = lab.start("server", [build(kind), "relay", str(port)], accelerated=True)
     server.wait_line("ready")
