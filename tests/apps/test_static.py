@@ -233,8 +233,8 @@ def test_a_function_that_only_frames_name_stays_where_it_is(sections: str, lab: 
     """
     program = lab.folder / "computed"
     source = SOURCES / "computed.c"
-    words = ["gcc", "-static", "-s", "-O1", "-Wl,--no-eh-frame-hdr", "-o", program, source]
-    subprocess.run(words, check=True, timeout=60)
+    options = ["-static", "-s", "-O1", "-Wl,--no-eh-frame-hdr"]
+    subprocess.run(["gcc", *options, "-o", program, source], check=True, timeout=60)
     if sections == "without":
         file = bytearray(program.read_bytes())
         # Where the headers of the sections are, and how many.

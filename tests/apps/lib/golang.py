@@ -37,6 +37,8 @@ def build(program: Path, mode: Mode, *, go: str | Path = "go", source: Path = SO
     """Build the program of the folder `source`, which needs no module from elsewhere."""
     words = [str(go), "build", *mode.options, "-o", str(program), "."]
     subprocess.run(words, cwd=source, env=_environment(mode), check=True, timeout=600)
+    # Without a package that has C code, a program has none, whatever it may have.
+    assert mode.cgo == (b"libc.so.6" in program.read_bytes())
     if mode.stripped:
         subprocess.run(["strip", program], check=True, timeout=60)
 

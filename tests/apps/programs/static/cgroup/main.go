@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	// It has C code, if programs may have any.
+	_ "os/user"
 	"syscall"
 )
 

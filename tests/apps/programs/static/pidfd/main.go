@@ -4,6 +4,8 @@ package main
 import (
 	"fmt"
 	"os"
+	// It has C code, if programs may have any.
+	_ "os/user"
 	"syscall"
 	"unsafe"
 )
