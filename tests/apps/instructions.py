@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.apps.lib.paths import PROGRAMS, binaries
@@ -29,30 +30,52 @@ def build(folder: Path) -> Path:
 
 def of_call(folder: Path, program: Path, call: str) -> float:
     """Instructions of one call of a message of 64 bytes that is there, on a link."""
-    return _of_message(folder, program, (call,), None)
+    return _of_message(folder, program, Counting((call,)))
+
+
+def of_call_on_tcp(folder: Path, program: Path, call: str) -> float:
+    """As `of_call`, on a connection that stays on TCP for now; without the C library's own function."""
+    return _of_message(folder, program, Counting((call,), on_link=False))
 
 
 def of_message(folder: Path, program: Path, window_end: int | None) -> float:
     """Instructions of a send and of the receive that finds its message. With a `window_end`, a trace runs."""
-    return _of_message(folder, program, CALLS, window_end)
+    return _of_message(folder, program, Counting(CALLS, window_end))
 
 
-def _of_message(folder: Path, program: Path, calls: tuple[str, ...], window_end: int | None) -> float:
-    few, many = (_collected(folder, program, calls, round_trips, window_end) for round_trips in (FEW, MANY))
+@dataclass(frozen=True)
+class Counting:
+    """What is counted: in which calls, while which trace runs, and on which path."""
+
+    calls: tuple[str, ...]
+    window_end: int | None = None
+    on_link: bool = True
+
+    def launcher(self) -> list[str]:
+        """The words that start a program."""
+        return [str(binaries() / "netacc_run"), *(["-F", "1"] if self.on_link else [])]
+
+    def environment(self) -> dict[str, str]:
+        """For the program."""
+        dropped = ("LD_PRELOAD", "NACC_", "NETACC_")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+        return clean if self.on_link else clean | {"NACC_PROMOTE_AFTER": "1000000"}
+
+
+def _of_message(folder: Path, program: Path, counting: Counting) -> float:
+    few, many = (_collected(folder, program, counting, round_trips) for round_trips in (FEW, MANY))
     return (many - few) / (2 * (MANY - FEW))
 
 
-def _collected(
-    folder: Path, program: Path, calls: tuple[str, ...], round_trips: int, window_end: int | None
-) -> int:
-    """Instructions within `calls`, and the functions that they call, of a whole run."""
+def _collected(folder: Path, program: Path, counting: Counting, round_trips: int) -> int:
+    """Instructions within the calls, and the functions that they call, of a whole run."""
     profile, counted = folder / "profile", folder / "counted"
     counted.unlink(missing_ok=True)
-    toggles = [f"--toggle-collect={call}" for call in calls]
+    toggles = [f"--toggle-collect={call}" for call in counting.calls]
     valgrind = ["valgrind", "--tool=callgrind", *toggles, f"--callgrind-out-file={profile}"]
     started = subprocess.Popen(
-        [binaries() / "netacc_run", "-F", "1", *valgrind, program, str(round_trips)],
-        env=_environment() | {"NETACC_EXIT_STATS": str(counted)},
+        [*counting.launcher(), *valgrind, program, str(round_trips)],
+        env=counting.environment() | {"NETACC_EXIT_STATS": str(counted)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -61,25 +84,23 @@ def _collected(
     with started:
         assert started.stdout is not None
         ready = started.stdout.readline()
-        with nullcontext() if window_end is None else traced(started.pid, window_end):
+        end = counting.window_end
+        with nullcontext() if end is None else traced(started.pid, end):
             out, err = started.communicate("\n", timeout=_TIMEOUT)
     assert (started.returncode, ready + out) == (0, "ready\ndone\n"), err
-    link_bytes = sum(json.loads(line)["cnt"]["tx_bytes_link"] for line in counted.read_text().splitlines())
-    assert link_bytes >= 0.95 * 2 * 64 * round_trips
+    path = "tx_bytes_link" if counting.on_link else "tx_bytes_tcp"
+    moved = sum(json.loads(line)["cnt"][path] for line in counted.read_text().splitlines())
+    assert moved >= 0.95 * 2 * 64 * round_trips
     totals = [line.split()[1] for line in profile.read_text().splitlines() if line.startswith("totals:")]
     return int(totals[-1])
-
-
-def _environment() -> dict[str, str]:
-    dropped = ("LD_PRELOAD", "NACC_", "NETACC_")
-    return {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
 
 
 def main() -> None:
     """Prints the counts as JSON."""
     with tempfile.TemporaryDirectory() as folder:
         program = build(Path(folder))
-        print(json.dumps({call: of_call(Path(folder), program, call) for call in CALLS}))
+        for path, count in (("link", of_call), ("tcp", of_call_on_tcp)):
+            print(json.dumps({"path": path} | {call: count(Path(folder), program, call) for call in CALLS}))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,16 @@ def test_a_call_takes_as_many_instructions_as_recorded(call: str, program: Path,
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("call", instructions.CALLS)
+def test_a_call_on_tcp_takes_as_many_instructions_as_recorded(
+    call: str, program: Path, tmp_path: Path
+) -> None:
+    recorded = tomllib.loads(RECORDED.read_text())["tcp"][call]
+    each = instructions.of_call_on_tcp(tmp_path, program, call)
+    assert abs(each - recorded) <= TOLERANCE * recorded, f"{call} takes {each:.1f}, recorded are {recorded}"
+
+
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(("window", "end"), [("none", None), ("shut", tracing.SHUT), ("open", tracing.OPEN)])
 def test_a_trace_costs_as_many_instructions_as_recorded(
     window: str, end: int | None, program: Path, tmp_path: Path
