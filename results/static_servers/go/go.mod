@@ -1,0 +1,3 @@
+module netacc.test/servers
+
+go 1.18
