@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ci.eri.pair import Failed, Host, Pair
-from ci.eri.programs import Comparison, Size
 from ci.eri.record import Record
 from ci.eri.report import table
+from ci.eri.scale import Scale
 from ci.eri.steps import PROGRAMS, STEPS, Kit, log
 
 #: Prints the addresses of the interface of a host's first RDMA device, IPv4 first.
@@ -122,7 +122,9 @@ def parsed() -> argparse.Namespace:
         help="a variable for netacc_run",
     )
     parser.add_argument("--seeds", default="0..200", help="seeds of the generated programs (%(default)s)")
-    parser.add_argument("--emulated", action="store_true", help="the machines are slow: use a small load")
+    parser.add_argument(
+        "--emulated", action="store_true", help="the machines are slow: measure less; records have the counts"
+    )
     parser.add_argument("--no-packages", action="store_true", help="install: only our own programs")
     parser.add_argument("--json", action="store_true", help="print the outcome of each step as JSON")
     return parser.parse_args()
@@ -184,10 +186,10 @@ def main() -> int:
     except Failed as failure:
         print(f"python -m ci.eri: {failure}", file=sys.stderr)
         return 1
-    pair = Pair(hosts, arguments.binaries, seconds=40 if arguments.emulated else 30)
-    size = Size.small() if arguments.emulated else Size()
-    comparison = Comparison.small() if arguments.emulated else Comparison()
-    kit = Kit(pair, size, comparison, arguments)
+    scale = Scale.emulated() if arguments.emulated else Scale()
+    seconds = 40 if arguments.emulated else 30
+    pair = Pair(hosts, arguments.binaries, seconds=seconds, watch_seconds=scale.watch_seconds)
+    kit = Kit(pair, scale, arguments)
     ended = {}
     for name in arguments.steps:
         log(f"==> {name}")

@@ -21,9 +21,6 @@ STREAM = ("-S", "65536", "-C", "50", "-I", "10")
 
 PORT = "7471"
 
-#: Round trips of a turn of `Polled`.
-ROUND_TRIPS = 3000
-
 #: All paths of `netacc lat`.
 PATHS = ("write", "message", "send", "stack", "tcp")
 
@@ -108,20 +105,22 @@ class Polled:
     Through the stack it is measured once its connection is on a link; rstream has the way there in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, round_trips: int) -> None:
+        """`round_trips`: of each turn."""
+        self.round_trips = round_trips
         self.turns: dict[str, list[Figures]] = {}
         #: The values of all turns, by path.
         self.pairs: dict[str, list[tuple[int, int]]] = {}
 
     def perftest(self, pair: Pair) -> None:
         # One way: least, most, typical, average, deviation, 99th percentile.
-        row = perftest(pair, "ib_send_lat", ("-s", "64", "-n", str(ROUND_TRIPS)))
+        row = perftest(pair, "ib_send_lat", ("-s", "64", "-n", str(self.round_trips)))
         least, _, typical, _, _, late, *_ = row
         turn = {"min_us": 2 * least, "p50_us": 2 * typical, "p99_us": 2 * late}
         self.turns.setdefault("ib_send_lat", []).append(turn)
 
     def netacc(self, pair: Pair) -> None:
-        for path in netacc_lat(pair, ("send", "message", "stack", "tcp"), ROUND_TRIPS):
+        for path in netacc_lat(pair, ("send", "message", "stack", "tcp"), self.round_trips):
             self.turns.setdefault(path.name, []).append(path.figures)
             self.pairs.setdefault(path.name, []).extend(path.pairs)
 
@@ -148,14 +147,17 @@ def summed_up(turns: list[Figures]) -> Figures:
 
 
 #: Tools of perftest, their arguments, and the figure that each gives.
-LATENCY = (
-    ("ib_send_lat", ("-s", "64", "-n", "1000"), "round_trip_us"),
-    ("ib_write_lat", ("-s", "64", "-n", "1000"), "write_round_trip_us"),
-)
-BANDWIDTH = (("ib_send_bw", ("-s", "65536", "-n", "500"), "gbit_per_s"),)
+Tools = tuple[tuple[str, tuple[str, ...], str], ...]
+BANDWIDTH: Tools = (("ib_send_bw", ("-s", "65536", "-n", "500"), "gbit_per_s"),)
 
 
-def verbs(pair: Pair, tools: tuple[tuple[str, tuple[str, ...], str], ...]) -> tuple[Figures, dict[str, str]]:
+def latency(round_trips: int) -> Tools:
+    """The tools that measure 64 bytes there and back."""
+    each = ("-s", "64", "-n", str(round_trips))
+    return (("ib_send_lat", each, "round_trip_us"), ("ib_write_lat", each, "write_round_trip_us"))
+
+
+def verbs(pair: Pair, tools: Tools) -> tuple[Figures, dict[str, str]]:
     """The latency and throughput of the device itself, and the tools that failed, with their errors.
 
     ib_send_lat prints half of the round trip.

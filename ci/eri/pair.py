@@ -95,11 +95,17 @@ class Started:
 class Pair:
     """Two hosts and the processes that were started on them. Numbers of hosts are 1 and 2."""
 
-    def __init__(self, hosts: tuple[Host, Host], binaries: Path, *, seconds: float = 60) -> None:
-        """`seconds`: the time limit of every operation, on this machine and the others."""
+    def __init__(
+        self, hosts: tuple[Host, Host], binaries: Path, *, seconds: float = 60, watch_seconds: float = 1.5
+    ) -> None:
+        """`seconds`: the time limit of every operation, on this machine and the others.
+
+        `watch_seconds`: the interval at which `watched` reads counters. That takes a host's processor time.
+        """
         self.hosts = hosts
         self.binaries = binaries
         self.seconds = seconds
+        self.watch_seconds = watch_seconds
         self.folder = f"/tmp/netacc-pair-{time.time_ns() % 10**9}"
         self._started: list[tuple[int, str, Started]] = []
 
@@ -221,7 +227,7 @@ class Pair:
         over = threading.Event()
 
         def inspect() -> None:
-            while not over.wait(1.5):
+            while not over.wait(self.watch_seconds):
                 with contextlib.suppress(Failed):
                     watch.inspect()
 

@@ -18,17 +18,13 @@ from ci.eri.install import install
 from ci.eri.pair import ON_LINKS, Failed, Pair, Stack
 from ci.eri.preflight import check
 from ci.eri.profile import profile
-from ci.eri.programs import DEPLOYMENTS, Comparison, Run, Size, deploy
+from ci.eri.programs import DEPLOYMENTS, Run, deploy
 from ci.eri.record import Record
+from ci.eri.scale import Scale
 
 T = TypeVar("T")
 
-ROUNDS = 3
-TURNS = 7
-#: The stacks of the step `figures`: `verbs` is the device alone.
-#: How often rstream is run on each stack.
-RSTREAM_TURNS = 5
-
+#: Of the step `figures`: `verbs` is the device alone.
 PROGRAMS = ("rstream", *DEPLOYMENTS, "verbs")
 
 
@@ -37,8 +33,7 @@ class Kit:
     """The arguments of the steps."""
 
     pair: Pair
-    size: Size
-    comparison: Comparison
+    scale: Scale
     arguments: argparse.Namespace
 
     @property
@@ -65,18 +60,19 @@ def steadily(what: str, items: Iterable[T], unit: str) -> Iterator[T]:
 def redis(kit: Kit, record: Record) -> None:
     """The original's comparison, in turns. Its server saved to disk on one side only: here on neither."""
     stacks = (Stack.tcp(), kit.netacc)
-    rounds: list[dict[str, dict[str, float]]] = [{} for _ in range(ROUNDS)]
+    comparison, count = kit.scale.comparison, kit.scale.redis_rounds
+    rounds: list[dict[str, dict[str, float]]] = [{} for _ in range(count)]
     shares: list[float] = []
-    record.measured["params"] = dataclasses.asdict(kit.comparison) | {"rounds": ROUNDS}
+    record.measured["params"] = dataclasses.asdict(comparison) | {"rounds": count}
     record.figures |= {
-        "commands": {stack.name: kit.comparison.commands(kit.pair, stack) for stack in stacks},
+        "commands": {stack.name: comparison.commands(kit.pair, stack) for stack in stacks},
         "rounds": rounds,
         "link_share": shares,
     }
-    for number, stack in steadily("redis", [(i, s) for i in range(ROUNDS) for s in stacks], "run"):
+    for number, stack in steadily("redis", [(i, s) for i in range(count) for s in stacks], "run"):
         try:
             with kit.pair.watched(1) as watch:
-                found = kit.comparison.run(Run(kit.pair, stack, kit.size))
+                found = comparison.run(Run(kit.pair, stack, kit.scale.size))
             rounds[number][stack.name] = found
             if stack.name == "netacc":
                 shares.append(round(watch.share(), 3))
@@ -93,23 +89,29 @@ def redis(kit: Kit, record: Record) -> None:
 
 def latency(kit: Kit, record: Record) -> None:
     """`ib_write_lat` as in the deployment-set document, 64 bytes with perftest, and on all paths of ours."""
-    emulated = kit.arguments.emulated
-    # Of each size up to 8 MiB a thousand: an hour on an emulated machine, where it often has no end at all.
-    few, seconds = (("-n", "5"), 90) if emulated else ((), 300)
-    round_trips = 500 if emulated else 10_000
-    record.measured["params"] = {"sizes": "2 to 8388608", "bytes": 64, "round_trips": round_trips}
-    tools = record.remarks if emulated else record.failures
+    scale = kit.scale
+    record.measured["params"] = {
+        "sizes": "2 to 8388608",
+        "round_trips_of_each_size": scale.all_sizes_round_trips,
+        "bytes": 64,
+        "perftest_round_trips": scale.perftest_round_trips,
+        "round_trips": scale.lat_round_trips,
+    }
+    # They often have no end on an emulated machine.
+    tools = record.remarks if kit.arguments.emulated else record.failures
     parts = steadily("latency", ("all sizes", "perftest", "netacc lat"), "tool")
     for part in parts:
         try:
             if part == "all sizes":
-                record.figures["ib_write_lat_us"] = micro.all_sizes(kit.pair, few, seconds)
+                number = ("-n", str(scale.all_sizes_round_trips))
+                found = micro.all_sizes(kit.pair, number, scale.all_sizes_seconds)
+                record.figures["ib_write_lat_us"] = found
             elif part == "perftest":
-                figures, failures = micro.verbs(kit.pair, micro.LATENCY)
+                figures, failures = micro.verbs(kit.pair, micro.latency(scale.perftest_round_trips))
                 record.figures["verbs"] = figures
                 tools |= failures
             else:
-                for path in micro.netacc_lat(kit.pair, micro.PATHS, round_trips):
+                for path in micro.netacc_lat(kit.pair, micro.PATHS, scale.lat_round_trips):
                     record.latencies(path.name, path.pairs, **path.more)
         except Failed as failure:
             (record.failures if part == "netacc lat" else tools)[part] = str(failure)
@@ -117,10 +119,11 @@ def latency(kit: Kit, record: Record) -> None:
 
 def polled(kit: Kit, record: Record) -> None:
     """64 bytes there and back, both ends polling: the stack's addition to the device."""
-    record.measured["params"] = {"bytes": 64, "round_trips": micro.ROUND_TRIPS, "turns": TURNS}
+    count, round_trips = kit.scale.turns, kit.scale.polled_round_trips
+    record.measured["params"] = {"bytes": 64, "round_trips": round_trips, "turns": count}
     tools = record.remarks if kit.arguments.emulated else record.failures
-    turns = micro.Polled()
-    for number in steadily("polled", range(TURNS), "turn"):
+    turns = micro.Polled(round_trips)
+    for number in steadily("polled", range(count), "turn"):
         try:
             turns.perftest(kit.pair)
         except Failed as failure:
@@ -136,19 +139,22 @@ def polled(kit: Kit, record: Record) -> None:
 
 def figures(kit: Kit, record: Record) -> None:
     """Every program and rstream on kernel TCP, under rsockets, and ours; and the device alone."""
-    record.measured["params"] = dataclasses.asdict(kit.size)
+    size, count = kit.scale.size, kit.scale.rstream_turns
+    record.measured["params"] = dataclasses.asdict(size) | {"rstream_turns": count}
     stacks = {stack.name: stack for stack in (Stack.tcp(), Stack.rsockets(), kit.netacc)}
     chosen = kit.arguments.programs or PROGRAMS
     record.figures |= {stack: {"rstream": {}, "rstream_turns": [], "programs": {}} for stack in stacks}
     # Stacks that are compared by their ratio take turns.
-    turns = [(stack, "rstream") for _ in range(RSTREAM_TURNS) for stack in stacks if "rstream" in chosen]
+    turns = [(stack, "rstream") for _ in range(count) for stack in stacks if "rstream" in chosen]
     turns += [(stack, name) for stack in stacks for name in chosen if name not in ("rstream", "verbs")]
     turns += [("verbs", name) for name in chosen if name == "verbs"]
     for stack, name in steadily("figures", turns, "program"):
         # An operation that rsockets cannot do is a finding; with the others it is a failure.
         problems = record.remarks if stack == "rsockets" else record.failures
         if name == "verbs":
-            alone, failures = micro.verbs(kit.pair, micro.LATENCY + micro.BANDWIDTH)
+            alone, failures = micro.verbs(
+                kit.pair, micro.latency(kit.scale.perftest_round_trips) + micro.BANDWIDTH
+            )
             record.figures["verbs"] = {"rstream": alone}
             tools = record.remarks if kit.arguments.emulated else record.failures
             tools |= {f"verbs, {tool}": failure for tool, failure in failures.items()}
@@ -160,7 +166,7 @@ def figures(kit: Kit, record: Record) -> None:
             except Failed as failure:
                 problems[f"{stack}, rstream"] = str(failure)
         else:
-            outcome = deploy(name, Run(kit.pair, stacks[stack], kit.size))
+            outcome = deploy(name, Run(kit.pair, stacks[stack], size))
             record.figures[stack]["programs"][name] = dataclasses.asdict(outcome)
             log(f"{stack} {name}: {'works' if outcome.works else outcome.failure[:200]}")
             if not outcome.works:

@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
-from tests.apps.lib.paths import binaries
+from tests.apps.lib.paths import REPO, binaries
 
 # A guest in emulation on a busy machine: far above any honest run.
 BOOT_SECONDS = 150
@@ -34,6 +35,16 @@ ON_LINKS = {"NACC_PATH_CHOICE": "link"}
 ERDMA = ("--rdma", "erdma", "--driver", os.environ.get("NETACC_LAB_DRIVER", "upstream"))
 
 Result = subprocess.CompletedProcess[str]
+
+
+def programs_and_examples(folder: Path) -> Path:
+    """Makes it a folder of our programs, and of the examples, which the lab's tests build for debugging."""
+    folder.mkdir()
+    for program in binaries().iterdir():
+        if program.name != "examples":
+            (folder / program.name).symlink_to(program)
+    (folder / "examples").symlink_to(REPO / "target/debug/examples")
+    return folder
 
 
 def netacc_lab(

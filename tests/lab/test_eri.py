@@ -14,10 +14,12 @@ from netacc_lab.sim.store import Recorded, Store
 
 from ci.eri.micro import PATHS
 from ci.eri.preflight import OURS
+from ci.eri.profile import SUITE
 from ci.eri.programs import DEPLOYMENTS
+from ci.eri.scale import Scale
 from ci.eri.steps import STEPS
 from tests.apps.lib.paths import REPO, binaries
-from tests.lab.lib import UpLab
+from tests.lab.lib import UpLab, programs_and_examples
 
 SSHD = """
 HostKey {folder}/host
@@ -188,17 +190,24 @@ def test_latencies_are_recorded(kit: Kit) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3400)
 def test_the_whole_kit_by_ssh(kit: Kit) -> None:
-    ended = kit.run("--seeds", "0..5", *BUILT, seconds=3200)
+    """From preflight to figures, also with the profile that `test_eri_profile.py` reads."""
+    local = programs_and_examples(kit.folder / "local")
+    ended = kit.run("--seeds", "0..5", *BUILT, "--local-binaries", str(local), seconds=3200)
     ended.expect(0)
+    scale = Scale.emulated()
     assert ended.runs.keys() == set(STEPS) - {"install"}
     assert all(run.status == "complete" and run.meta["measured"]["emulated"] for run in ended.runs.values())
+    profile = ended.figures("profile")["host1"]
+    assert profile["devinfo"]["transport"] == "iWARP (1)" and len(profile[SUITE]) > 35
     redis = ended.figures("redis")
-    assert [of.keys() for of in redis["rounds"]] == [{"tcp", "netacc"}] * 3
+    assert [of.keys() for of in redis["rounds"]] == [{"tcp", "netacc"}] * scale.redis_rounds
     client = redis["commands"]["netacc"]["client"]
     assert "-c 100" in client and "--threads 4" in client and "-r 10000" in client and "-d 512" in client
     latency = ended.runs["latency"]
     # perftest's tools do not always end there.
     assert ended.figures("latency")["verbs"].keys() | latency.meta["remarks"].keys()
+    polled = ended.runs["polled"].meta["measured"]["params"]
+    assert (polled["turns"], polled["round_trips"]) == (scale.turns, scale.polled_round_trips)
     summary = ended.figures("polled")["summary"]
     assert 0 < summary["stack"]["min_us"] <= summary["stack"]["median_p50_us"]
     assert summary.keys() - {"ib_send_lat"} == {"send", "message", "stack", "tcp"}

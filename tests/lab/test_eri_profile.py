@@ -13,10 +13,11 @@ from ci.eri.pair import Host, Pair
 from ci.eri.profile import SUITE, attributes, differences, profile
 from ci.eri.record import Record
 from tests.apps.lib.paths import REPO, binaries
-from tests.lab.lib import UpLab
+from tests.lab.lib import UpLab, programs_and_examples
 
-#: The `meta.json` of the step `profile` on ERIs. There is none yet.
-RECORDED = REPO / "results/eri/profile.json"
+#: The `meta.json` of the step `profile`: on emulated functions, and on ERIs, of which there is none yet.
+EMULATED = REPO / "results/erdma/kit/profile/meta.json"
+ERI = REPO / "results/eri/profile.json"
 
 DEVINFO = """hca_id:\terdma_0
 \ttransport:\t\t\tiWARP (1)
@@ -38,14 +39,14 @@ def emulated(lab: UpLab, folder: Path) -> Record:
         Host((netacc, "lab", "exec", "--name", lab.name, str(i)), f"10.99.0.{i}") for i in (1, 2)
     )
     record = Record({"step": "profile"})
-    profile(Pair((first, second), binaries(), seconds=60), probes(folder), record)
+    profile(Pair((first, second), binaries(), seconds=60), programs_and_examples(folder / "local"), record)
     return record
 
 
-def probes(folder: Path) -> Path:
-    """A folder with the suite, which the lab's tests build for debugging."""
-    (folder / "examples").symlink_to(REPO / "target/debug/examples")
-    return folder
+def recorded(file: Path) -> dict[str, Any]:
+    """A host's profile, as the kit has recorded it."""
+    host: dict[str, Any] = json.loads(file.read_text())["figures"]["host1"]
+    return host
 
 
 def test_the_first_device_is_described() -> None:
@@ -91,12 +92,19 @@ def test_the_emulated_devices_of_both_hosts_are_alike(erdma: UpLab, tmp_path: Pa
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_the_emulated_device_does_as_recorded(
+def test_the_emulated_device_does_as_it_did(erdma: UpLab, tmp_path: Path) -> None:
+    """Breaks if a change of the device, or of a default, changes what a host sees of it."""
+    then = recorded(EMULATED)
+    assert len(then[SUITE]) > 35, "the whole profile is recorded"
+    assert differences(then, emulated(erdma, tmp_path).figures["host1"]) == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_emulated_device_does_as_an_eri(
     request: pytest.FixtureRequest, tmp_path: Path, need_condition: Callable[[str, bool], None]
 ) -> None:
-    """Of an ERI, by the kit. Where they differ, the device or its settings' defaults are wrong."""
-    need_condition("recorded_eri", RECORDED.exists())
+    """As the kit has recorded of one. Where they differ, the device or its settings' defaults are wrong."""
+    need_condition("recorded_eri", ERI.exists())
     erdma: UpLab = request.getfixturevalue("erdma")
-    recorded = json.loads(RECORDED.read_text())["figures"]
-    record = emulated(erdma, tmp_path)
-    assert differences(recorded["host1"], record.figures["host1"]) == {}
+    assert differences(recorded(ERI), emulated(erdma, tmp_path).figures["host1"]) == {}
