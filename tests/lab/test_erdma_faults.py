@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.apps.lib.paths import binaries
 from tests.lab.conversation import STEADY, Conversation, begin, begin_on_link
 from tests.lab.failover import Hosts, comes_back
 from tests.lab.lib import UpLab, attempts, fabric, restore
@@ -227,6 +228,30 @@ def test_the_command_queue_is_mute(hosts: Hosts, function: int) -> None:
     hosts.take_device(function + 1)
     fabric(hosts.lab, {"set": {"command_mute": False}})
     hosts.bring_device(function + 1)
+    begin_on_link(hosts.lab).end()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@ENDS
+def test_netacc_ss_is_answered_while_the_driver_waits(hosts: Hosts, function: int) -> None:
+    """The helper ends a link, for which the driver waits 15 s. Breaks if it alone answers requests."""
+    host = function + 1
+    conversation = begin_on_link(hosts.lab)
+    fabric(hosts.lab, {"set": {"function": function, "command_mute": True}})
+    fail(hosts, function, "qp_fatal")
+    process = (conversation.server, conversation.client)[function]
+    waits = f"grep -q erdma_post_cmd_wait /proc/{process}/task/*/wchan"
+    hosts.lab.wait_for(host, waits)
+    ask = f"{binaries()}/netacc_ss -p {process} -s all >/dev/null"
+    # The driver still waits after the answer, so it was not the helper that answered.
+    hosts.lab.out(host, "sh", "-c", f"{ask} && {waits}")
+    conversation.wait_for_progress()
+    hosts.report(f"command queue mute at the {name_of(function)}, and the link fails", conversation.end())
+    hosts.lab.end_commands()
+    hosts.take_device(host)
+    fabric(hosts.lab, {"set": {"command_mute": False}})
+    hosts.bring_device(host)
     begin_on_link(hosts.lab).end()
 
 

@@ -30,6 +30,12 @@ pub trait ReadySink: Send + Sync {
     /// its own. Called from [`Endpoint::progress`](crate::Endpoint::progress) with nothing locked.
     fn moved(&self, stream: &Arc<StreamCell>);
 
+    /// Makes a call for which the control path may have to wait for a device, for seconds if that does not answer. Called with
+    /// nothing locked.
+    fn wait_for_device(&self, call: &mut dyn FnMut()) {
+        call();
+    }
+
     /// A mark on the way of a stream's bytes, while a trace runs: see [`Endpoint::set_traced`](crate::Endpoint::set_traced). Called with the stream
     /// locked.
     fn mark(&self, _stream: &StreamCell, _marked: &Marked) {}

@@ -39,8 +39,11 @@ use crate::socket::Socket;
 use crate::table::{self, Entry};
 
 mod peer;
+mod stand_in;
 mod switch;
 mod traced;
+
+pub use stand_in::StandIn;
 
 /// Time for a client to send its request, and then to read the answer. Arbitrary: clients are local.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -91,19 +91,29 @@ impl Endpoint {
         }
         self.links.write().remove(&link.qp);
         // Rings live on in the streams' regions until their bytes are read or replayed.
-        self.device.destroy_qp(link.qp);
+        self.destroy_qp(link);
         self.place(link.peer);
     }
 
     pub(crate) fn destroy_link(&self, qp: QueuePairId) {
-        if let Some(link) = self.links.write().remove(&qp) {
-            link.advance(LinkLife::Dead);
-            self.todo.lock().timers.end_setup(qp);
-            self.end_flows_on(qp);
-            self.device.destroy_qp(qp);
-            if link.connector {
-                self.promotions.lock().ended(link.peer, qp, Reason::LinkFailed);
-            }
+        // Not in the condition: the lock would be held while the device is waited for.
+        let removed = self.links.write().remove(&qp);
+        let Some(link) = removed else { return };
+        link.advance(LinkLife::Dead);
+        self.todo.lock().timers.end_setup(qp);
+        self.end_flows_on(qp);
+        self.destroy_qp(&link);
+        if link.connector {
+            self.promotions.lock().ended(link.peer, qp, Reason::LinkFailed);
+        }
+    }
+
+    /// A link in this host's memory ends at once; a device may have to answer first.
+    fn destroy_qp(&self, link: &LinkCell) {
+        if link.caps.peer_memory {
+            self.device.destroy_qp(link.qp);
+        } else {
+            self.sink.wait_for_device(&mut || self.device.destroy_qp(link.qp));
         }
     }
 }

@@ -1,10 +1,13 @@
 //! Streams leave their links, with everything that was written.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::Arc;
+
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorDelivery, AnchorEnd};
 use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, AnchorError, Instant};
-use netacc_driver::{AnchorProgress, LinkIo, Shutdown, STALL_PATIENCE};
+use netacc_driver::{AnchorProgress, LinkIo, Readiness, ReadySink, Shutdown, StreamCell, STALL_PATIENCE};
 use netacc_proto::{PeerFin, Phase, Reason, RxSource, RECORD_LEN};
 
 use crate::common::{connect_over, Deaf};
@@ -213,4 +216,48 @@ fn a_closed_stream_does_not_wait_for_a_record_that_a_reset_has_cut_off() {
         next = client.progress(Instant::from_nanos(now));
     }
     assert!(!lingers(), "at {now} ns");
+}
+
+/// An owner that counts the calls that may wait for a device, and knows when one is made.
+struct Patient(Arc<AtomicU32>, Arc<AtomicBool>);
+
+impl ReadySink for Patient {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn moved(&self, _: &Arc<StreamCell>) {}
+    fn wait_for_device(&self, call: &mut dyn FnMut()) {
+        self.0.fetch_add(1, Relaxed);
+        self.1.store(true, Relaxed);
+        call();
+        self.1.store(false, Relaxed);
+    }
+}
+
+/// Breaks if the owner does not know that its control path may stand still, or prepares for that where a link ends at once.
+#[test]
+fn the_end_of_a_link_may_have_to_wait_for_its_device() {
+    for (config, calls) in [(LoopbackConfig::erdma(), 1), (LoopbackConfig::shm(), 0)] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (count, waits) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let (device, seen) = (fabric.open(config.clone()), waits.clone());
+        let observer = move |event: &Event| {
+            if let Event::DestroyQp { .. } = event {
+                assert_eq!(seen.load(Relaxed), calls == 1);
+            }
+        };
+        let client = with_sharing(device.clone(), None, observer, Patient(count.clone(), waits), 1);
+        let server = with_sharing(fabric.open(config), None, |_: &Event| {}, Deaf, 1);
+        let pair = Linked::new(&client, &server, 40_016);
+        let qp = pair.ends[0].1.lock(&client).link().expect("it is linked").qp();
+        assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+        pair.progress(Instant::from_nanos(1_000_000_000));
+        pair.progress(Instant::from_nanos(2_000_000_000));
+        assert!(client.links().is_empty());
+        assert_eq!(count.load(Relaxed), calls);
+    }
 }
