@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from ci.eri import micro
-from ci.eri.pair import Failed, Host, Pair, Stack
-from ci.eri.programs import Comparison, Run, Size
+from ci.eri.pair import ON_LINKS, Failed, Host, Pair, Stack
+from ci.eri.programs import Comparison, Run, Size, paths
 
 REPO = Path(__file__).resolve().parents[2]
 PORT = "6500"
@@ -48,11 +48,13 @@ class Turns:
     binaries: Path
     #: Names of stacks.
     chosen: tuple[str, ...] = STACKS
+    #: Settings of the library.
+    settings: dict[str, str] = field(default_factory=dict)
     figures: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def stacks(self) -> list[Stack]:
-        every = [Stack.tcp(), Stack.rsockets(), Stack.netacc(self.binaries)]
+        every = [Stack.tcp(), Stack.rsockets(), Stack.netacc(self.binaries, **self.settings)]
         return [stack for stack in every if stack.name in self.chosen]
 
     def take(self, case: str, stack: str, measure: Callable[[], dict[str, float]]) -> None:
@@ -81,10 +83,8 @@ class Turns:
     def program(self, case: str, stack: Stack) -> dict[str, float]:
         """The figures of a program with sockets."""
         if case == "redis":
-            figures = self.comparison.run(Run(self.pair, stack, Size.small()))
-        else:
-            figures = self.messages(case, stack)
-        return figures | self.links(stack)
+            return self.comparison.run(Run(self.pair, stack, Size.small()))
+        return self.messages(case, stack) | paths({}, self.pair.counters(1))
 
     def messages(self, case: str, stack: Stack) -> dict[str, float]:
         server = self.pair.start(1, *stack.of(self.exchange, "serve", self.pair.address(1), PORT))
@@ -97,14 +97,6 @@ class Turns:
         """There and back; perftest prints half of it. With `-e` its ends sleep until a completion."""
         row = micro.perftest(self.pair, "ib_send_lat", ("-s", "64", "-n", str(COUNTS["trips"]), *more))
         return {"us": 2 * row[3], "p50_us": 2 * row[2]}
-
-    def links(self, stack: Stack) -> dict[str, float]:
-        """The share of the server's bytes that went over links."""
-        if stack.name != "netacc":
-            return {}
-        (counted,) = self.pair.counters(1).values()
-        link, tcp = (counted[f"rx_bytes_{path}"] + counted[f"tx_bytes_{path}"] for path in ("link", "tcp"))
-        return {"link_share": round(link / (link + tcp), 3)}
 
     def ratios(self) -> dict[str, dict[str, Any]]:
         """Of each figure to TCP's of the same round: median, least and most."""
@@ -150,6 +142,9 @@ def main() -> None:
     parser.add_argument("--accel", default="tcg", help="of the lab")
     parser.add_argument("--cases", nargs="+", default=["redis", *COUNTS, "ib_send_lat"])
     parser.add_argument("--stacks", nargs="+", default=STACKS, choices=STACKS)
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="a setting of the library"
+    )
     parser.add_argument("--json", type=Path, required=True, help="the record")
     arguments = parser.parse_args()
     binaries = Path(os.environ.get("NETACC_BIN_DIR", REPO / "target/release")).resolve()
@@ -158,13 +153,15 @@ def main() -> None:
         exchange = f"{folder}/exchange"
         subprocess.run(["gcc", "-O2", "-o", exchange, Path(__file__).with_name("exchange.c")], check=True)
         comparison = Comparison(requests=arguments.requests, seconds=SECONDS)
-        turns = Turns(pair, exchange, comparison, binaries, tuple(arguments.stacks))
+        settings = dict(text.split("=", 1) for text in arguments.env)
+        turns = Turns(pair, exchange, comparison, binaries, tuple(arguments.stacks), settings)
         for _ in range(arguments.rounds):
             turns.round(arguments.cases)
             record = {
                 "date": began,
                 "accel": arguments.accel,
                 "requests": arguments.requests,
+                "settings": {**ON_LINKS, **settings},
                 "counts": COUNTS,
                 "processors": os.cpu_count(),
                 "ratio_to_tcp": turns.ratios(),

@@ -139,11 +139,25 @@ class Comparison:
         pair.wait_for(2, request, "redis-server 6400 answers", server)
         warm = replace(self, requests=self.requests // 10)
         run.benchmark(warm._client(pair, run.stack), self.seconds)
+        counted = pair.counters(1)
         before = cpu_seconds(pair, server)
         figures = run.benchmark(self._client(pair, run.stack), self.seconds)
         after = cpu_seconds(pair, server)
         spent = {name: (after[name] - before[name]) * 1e6 / self.requests for name in after}
-        return {**figures, **{f"{name}_cpu_us": round(each, 3) for name, each in spent.items()}}
+        figures |= {f"{name}_cpu_us": round(each, 3) for name, each in spent.items()}
+        return figures | paths(counted, pair.counters(1))
+
+
+def paths(before: dict[int, dict[str, int]], after: dict[int, dict[str, int]]) -> Figures:
+    """What an accelerated server did on links between two readings of its counters. Empty for others."""
+    figures: Figures = {}
+    for process, counted in after.items():
+        since = {name: count - before.get(process, {}).get(name, 0) for name, count in counted.items()}
+        link, tcp = (since[f"rx_bytes_{path}"] + since[f"tx_bytes_{path}"] for path in ("link", "tcp"))
+        figures["link_share"] = round(link / (link + tcp), 3) if link + tcp else 0.0
+        for name in ("links_established", "streams_promoted", "opens_refused", "pledges_voided"):
+            figures[name] = since.get(name, 0)
+    return figures
 
 
 def cpu_seconds(pair: Pair, server: Started) -> dict[str, float]:
@@ -152,8 +166,10 @@ def cpu_seconds(pair: Pair, server: Started) -> dict[str, float]:
     A host's includes interrupts, and the work of the kernel's own threads.
     """
     of_host = ("head", "-n", "1", "/proc/stat")
+    user, system = of_process(pair.of(server, "cat /proc/$1/stat"))
     return {
-        "server": of_process(pair.of(server, "cat /proc/$1/stat")),
+        "server": user + system,
+        "server_user": user,
         "server_host": of_processors(pair.out(1, *of_host)),
         "client_host": of_processors(pair.out(2, *of_host)),
     }
@@ -165,10 +181,10 @@ def of_processors(line: str) -> float:
     return (user + nice + system + irq + softirq) / 100
 
 
-def of_process(line: str) -> float:
-    """The time in a program and in the kernel, from its /proc/PID/stat."""
+def of_process(line: str) -> tuple[float, float]:
+    """The time in a program, and that in the kernel, from its /proc/PID/stat."""
     fields = line.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
+    return int(fields[11]) / 100, int(fields[12]) / 100
 
 
 def redis_single(run: Run) -> Figures:

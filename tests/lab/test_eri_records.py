@@ -12,7 +12,7 @@ from netacc_lab.sim.store import Store
 
 from ci.eri import micro
 from ci.eri.pair import Failed, Host, Pair, Stack
-from ci.eri.programs import Comparison
+from ci.eri.programs import Comparison, paths
 from ci.eri.record import Record
 from tests.apps.lib.paths import REPO
 
@@ -47,6 +47,17 @@ def test_the_comparison_is_the_originals() -> None:
         commands = Comparison().commands(anywhere(), stack)
         assert commands["client"].endswith(asked)
         assert commands["server"].endswith("redis-server --port 6400 --protected-mode no --save ''")
+
+
+def test_the_share_of_links_is_of_the_measured_run() -> None:
+    """Breaks if it were of the server's life, with the run that warms it up."""
+    names = ("rx_bytes_link", "tx_bytes_link", "rx_bytes_tcp", "tx_bytes_tcp", "streams_promoted")
+    before, after = (
+        dict(zip(names, counts, strict=True)) for counts in ((10, 5, 80, 5, 2), (80, 15, 95, 10, 5))
+    )
+    found = paths({7: before}, {7: after})
+    assert (found["link_share"], found["streams_promoted"]) == (0.8, 3)
+    assert paths({}, {}) == {}, "kernel TCP"
 
 
 def test_a_run_reads_as_a_simulated_one_does(tmp_path: Path) -> None:
