@@ -14,8 +14,8 @@ from ci.eri.pair import Failed, Pair, Stack
 Figures = dict[str, float]
 
 #: Messages of 64 bytes, a round trip at a time and one after the other, and a stream of large ones: size,
-#: transfers in one direction before it turns round, and how often it does.
-ROUND_TRIP = ("-S", "64", "-C", "1", "-I", "1000")
+#: transfers in one direction before it turns round, and how often it does. The first lacks the last figure.
+ROUND_TRIP = ("-S", "64", "-C", "1", "-I")
 MESSAGES = ("-S", "64", "-C", "500", "-I", "20")
 STREAM = ("-S", "65536", "-C", "50", "-I", "10")
 
@@ -53,9 +53,9 @@ def rstream(pair: Pair, stack: Stack, shape: tuple[str, ...]) -> float:
     return float(row[3])
 
 
-def sockets(pair: Pair, stack: Stack) -> Figures:
-    """The latency and throughput of a program with sockets."""
-    one_way = rstream(pair, stack, ROUND_TRIP)
+def sockets(pair: Pair, stack: Stack, round_trips: int) -> Figures:
+    """The latency, of so many round trips, and the throughput of a program with sockets."""
+    one_way = rstream(pair, stack, (*ROUND_TRIP, str(round_trips)))
     each = rstream(pair, stack, MESSAGES)
     # rstream's own figure has two digits after the point.
     speed = 8 * int(STREAM[1]) / rstream(pair, stack, STREAM) / 1000

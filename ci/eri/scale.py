@@ -25,8 +25,9 @@ class Scale:
     #: Of `polled`, and the round trips of each turn.
     turns: int = 7
     polled_round_trips: int = 3000
-    #: How often `figures` runs rstream on each stack.
+    #: How often `figures` runs rstream on each stack, and its round trips each time.
     rstream_turns: int = 5
+    rstream_round_trips: int = 1000
     #: The interval at which counters are read, of which the last before the end of a process count.
     watch_seconds: float = 1.5
 
@@ -34,7 +35,7 @@ class Scale:
     def emulated() -> Scale:
         """For machines in emulation, of which one has a processor for its programs and its device.
 
-        The whole kit takes about a quarter of an hour there. In full, `ib_write_lat -a` alone takes an hour.
+        The whole kit takes about twenty minutes there. In full, `ib_write_lat -a` alone takes an hour.
         """
         return Scale(
             size=Size.small(),
@@ -47,5 +48,6 @@ class Scale:
             turns=3,
             polled_round_trips=300,
             rstream_turns=2,
+            rstream_round_trips=200,
             watch_seconds=5,
         )

@@ -140,7 +140,10 @@ def polled(kit: Kit, record: Record) -> None:
 def figures(kit: Kit, record: Record) -> None:
     """Every program and rstream on kernel TCP, under rsockets, and ours; and the device alone."""
     size, count = kit.scale.size, kit.scale.rstream_turns
-    record.measured["params"] = dataclasses.asdict(size) | {"rstream_turns": count}
+    record.measured["params"] = dataclasses.asdict(size) | {
+        "rstream_turns": count,
+        "rstream_round_trips": kit.scale.rstream_round_trips,
+    }
     stacks = {stack.name: stack for stack in (Stack.tcp(), Stack.rsockets(), kit.netacc)}
     chosen = kit.arguments.programs or PROGRAMS
     record.figures |= {stack: {"rstream": {}, "rstream_turns": [], "programs": {}} for stack in stacks}
@@ -161,7 +164,8 @@ def figures(kit: Kit, record: Record) -> None:
         elif name == "rstream":
             try:
                 found = record.figures[stack]
-                found["rstream_turns"].append(micro.sockets(kit.pair, stacks[stack]))
+                turn = micro.sockets(kit.pair, stacks[stack], kit.scale.rstream_round_trips)
+                found["rstream_turns"].append(turn)
                 found["rstream"] = micro.medians(found["rstream_turns"])
             except Failed as failure:
                 problems[f"{stack}, rstream"] = str(failure)
