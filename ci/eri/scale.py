@@ -35,7 +35,7 @@ class Scale:
     def emulated() -> Scale:
         """For machines in emulation, of which one has a processor for its programs and its device.
 
-        The whole kit takes about twenty minutes there. In full, `ib_write_lat -a` alone takes an hour.
+        The whole kit takes 15 to 20 minutes there. In full, `ib_write_lat -a` alone takes an hour.
         """
         return Scale(
             size=Size.small(),
