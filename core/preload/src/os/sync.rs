@@ -13,3 +13,17 @@ pub(crate) fn order_seq_cst() {
         fence(std::sync::atomic::Ordering::SeqCst);
     }
 }
+
+/// Runs a model: loom in every interleaving with few preemptions, Miri in some.
+#[cfg(all(test, loom))]
+pub(crate) fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// Runs a model: loom in every interleaving with few preemptions, Miri in some.
+#[cfg(all(test, miri, not(loom)))]
+pub(crate) fn check(model: impl Fn() + Send + Sync + 'static) {
+    (0..8).for_each(|_| model());
+}

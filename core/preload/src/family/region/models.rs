@@ -12,6 +12,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::*;
+use crate::os::sync::check;
 
 /// A reservation of long ago, and one of now.
 const OLD: u64 = 1;
@@ -41,18 +42,6 @@ fn region() -> Region {
         }),
         next: AtomicU32::new(0),
     }
-}
-
-#[cfg(loom)]
-fn check(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
-
-#[cfg(miri)]
-fn check(model: impl Fn() + Send + Sync + 'static) {
-    (0..8).for_each(|_| model());
 }
 
 fn enter(region: &Region, number: u32) -> Member {

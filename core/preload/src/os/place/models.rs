@@ -9,18 +9,7 @@ use loom::thread;
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
-
-#[cfg(loom)]
-fn check(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
-
-#[cfg(miri)]
-fn check(model: impl Fn() + Send + Sync + 'static) {
-    (0..8).for_each(|_| model());
-}
+use crate::os::sync::check;
 
 /// A value that knows whether it was dropped. Loom does not see that the count of an `Arc` orders its uses, so this is no cell of
 /// loom's.
