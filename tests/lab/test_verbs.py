@@ -24,6 +24,7 @@ NOT_APPLICABLE = {
     "message_limit",
     "send_in_order",
     "window_descriptor_is_checked",
+    "discarded_memory_is_a_tail",
     "window_after_the_peer_has_ended",
     "write_with_imm_needs_capability",
 }

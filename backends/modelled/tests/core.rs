@@ -40,6 +40,7 @@ fn endpoint(device: Arc<HostDevice>) -> Endpoint {
         trust_hints: false,
         key: None,
         stall_patience: None,
+        idle_after: netacc_driver::IDLE_AFTER,
     };
     let nonce = [device.host().0 as u8 + 1; 16];
     let made = Endpoint::new(

@@ -93,7 +93,9 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
 }
 
 impl<N: WithinHost, F: BetweenHosts> Device for Fabric<N, F> {
-    forward!(to_owner: rebind, alloc_region, free_region, window, post_recv, post_send, post_in_place, fail_qp);
+    forward!(
+        to_owner: rebind, alloc_region, free_region, window, discard, post_recv, post_send, post_in_place, fail_qp,
+    );
 
     fn name(&self) -> &str {
         self.name

@@ -415,7 +415,7 @@ mod tests {
 
     impl Device for Third {
         forward!(to_inner: name, capabilities, capabilities_of, create_cq, pending, poll_qp, rebind);
-        forward!(to_inner: alloc_region, free_region, window, post_recv, post_send, fail_qp, destroy_qp);
+        forward!(to_inner: alloc_region, free_region, window, discard, post_recv, post_send, fail_qp, destroy_qp);
     }
 
     impl CompletionEvents for Third {

@@ -2,6 +2,8 @@
 //!
 //! Invariants: blocks are powers of two of at least [`UNIT`] and aligned to their size; free blocks never overlap
 //! and no two free buddies of one order coexist; a unit that is free and not `dirty` reads as zero.
+//! Small blocks, such as the first regions of links, share larger ones ([`SHARED`]), which stay in use: so they take half a
+//! page each.
 //! The slab is used up to `grown`, which advances in steps that double from the smallest to the largest increment.
 
 use std::collections::BTreeSet;
@@ -9,19 +11,35 @@ use std::collections::BTreeSet;
 /// Smallest block, in bytes.
 pub(crate) const UNIT: u64 = 4096;
 
-/// A power-of-two range of the slab.
+/// Bytes of a small block, in cache lines: as many as the first region of a link has (SPEC §2.2).
+const SMALL: u64 = 2112;
+/// The order of a block that small ones share.
+const SHARED: u32 = 3;
+
+/// A range of the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     /// First byte, from the start of the slab.
     pub offset: u64,
-    order: u32,
+    size: Size,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    /// [`SMALL`] bytes.
+    Small,
+    /// [`UNIT`] times two to this power.
+    Units(u32),
 }
 
 impl Block {
     /// Length in bytes.
     #[cfg(test)]
     pub(crate) fn len(&self) -> u64 {
-        UNIT << self.order
+        match self.size {
+            Size::Small => SMALL,
+            Size::Units(order) => UNIT << order,
+        }
     }
 }
 
@@ -39,6 +57,8 @@ pub(crate) struct Buddy {
     dirty: Vec<u64>,
     /// Units that are both free and dirty.
     dirty_free: u64,
+    /// Small blocks that are free, any of which may contain bytes other than zero.
+    small: Vec<u64>,
 }
 
 impl Buddy {
@@ -54,12 +74,29 @@ impl Buddy {
             max_inc: to_units(max_inc.max(min_inc)),
             dirty: vec![0; units.div_ceil(64) as usize],
             dirty_free: 0,
+            small: Vec::new(),
         }
     }
 
     /// A block of at least `bytes`, or `None` when the slab has no such block left.
     pub(crate) fn alloc(&mut self, bytes: u64) -> Option<Block> {
-        let order = bytes.max(1).div_ceil(UNIT).checked_next_power_of_two()?.ilog2();
+        if bytes <= SMALL {
+            return self.alloc_small();
+        }
+        self.alloc_units(bytes.div_ceil(UNIT).checked_next_power_of_two()?.ilog2())
+    }
+
+    fn alloc_small(&mut self) -> Option<Block> {
+        if self.small.is_empty() {
+            let shared = self.alloc_units(SHARED)?;
+            self.take_dirty(shared);
+            // The first one is taken first.
+            self.small.extend((0..(UNIT << SHARED) / SMALL).rev().map(|i| shared.offset + i * SMALL));
+        }
+        Some(Block { offset: self.small.pop()?, size: Size::Small })
+    }
+
+    fn alloc_units(&mut self, order: u32) -> Option<Block> {
         loop {
             if let Some(block) = self.take(order) {
                 return Some(block);
@@ -72,18 +109,20 @@ impl Buddy {
 
     /// Takes a block back. Its contents count as dirty.
     pub(crate) fn free(&mut self, block: Block) {
+        let Size::Units(order) = block.size else { return self.small.push(block.offset) };
         let first = block.offset / UNIT;
-        for unit in first..first + (1 << block.order) {
+        for unit in first..first + (1 << order) {
             self.dirty[(unit / 64) as usize] |= 1 << (unit % 64);
         }
-        self.dirty_free += 1 << block.order;
-        self.give(first, block.order);
+        self.dirty_free += 1 << order;
+        self.give(first, order);
     }
 
     /// The parts of a fresh block, relative to the slab, that must be zeroed before use; they count as clean after.
     pub(crate) fn take_dirty(&mut self, block: Block) -> Vec<(u64, u64)> {
+        let Size::Units(order) = block.size else { return vec![(block.offset, SMALL)] };
         let first = block.offset / UNIT;
-        self.take_runs(first, first + (1 << block.order))
+        self.take_runs(first, first + (1 << order))
     }
 
     /// Bytes that are free but may still occupy memory.
@@ -108,7 +147,7 @@ impl Buddy {
         for o in (order..from).rev() {
             self.free[o as usize].insert(unit + (1 << o));
         }
-        Some(Block { offset: unit * UNIT, order })
+        Some(Block { offset: unit * UNIT, size: Size::Units(order) })
     }
 
     fn give(&mut self, mut unit: u64, mut order: u32) {
@@ -161,14 +200,15 @@ mod tests {
     proptest! {
         /// Blocks never overlap, stay in bounds and aligned; dirty parts are reported exactly once.
         #[test]
-        fn blocks_are_disjoint(ops in prop::collection::vec((any::<bool>(), 1u64..300_000, any::<usize>()), 1..200)) {
+        fn blocks_are_disjoint(ops in prop::collection::vec((any::<bool>(), prop_oneof![1..=SMALL, 1u64..300_000], any::<usize>()), 1..200)) {
             let slab = 3 << 20;
             let mut buddy = Buddy::new(slab, 16 << 10, 1 << 20);
             let mut live: Vec<Block> = Vec::new();
             for (alloc, size, pick) in ops {
                 if alloc || live.is_empty() {
                     let Some(b) = buddy.alloc(size) else { continue };
-                    prop_assert!(b.len() >= size && b.offset % b.len() == 0 && b.offset + b.len() <= slab);
+                    let aligned_to = if b.len() == SMALL { 64 } else { b.len() };
+                    prop_assert!(b.len() >= size && b.offset % aligned_to == 0 && b.offset + b.len() <= slab);
                     for o in &live {
                         prop_assert!(b.offset + b.len() <= o.offset || o.offset + o.len() <= b.offset);
                     }
@@ -197,7 +237,19 @@ mod tests {
         blocks.into_iter().for_each(|b| buddy.free(b));
         assert_eq!(buddy.idle_bytes(), 1 << 20);
         assert_eq!(buddy.alloc(1 << 20).map(|b| b.len()), Some(1 << 20));
-        assert!(buddy.alloc(1).is_none());
+        assert!(buddy.alloc(1).is_none() && buddy.alloc(SMALL + 1).is_none());
         assert!(buddy.alloc(u64::MAX).is_none());
+    }
+
+    /// Small blocks lie side by side, and one that was given back is cleared before it is used again.
+    #[test]
+    fn small_blocks_share_pages() {
+        let mut buddy = Buddy::new(1 << 20, 4096, 8192);
+        let blocks: Vec<_> = (0..15).filter_map(|_| buddy.alloc(SMALL)).collect();
+        assert!(blocks.windows(2).all(|pair| pair[0].offset + SMALL == pair[1].offset));
+        assert!(blocks[14].offset + SMALL <= 32 << 10, "15 of them are in 8 pages");
+        buddy.free(blocks[7]);
+        assert_eq!(buddy.alloc(1), Some(blocks[7]));
+        assert_eq!(buddy.take_dirty(blocks[7]), [(blocks[7].offset, SMALL)]);
     }
 }

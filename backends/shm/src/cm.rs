@@ -106,7 +106,7 @@ impl ConnectionManager for ShmDevice {
         let qp = control.qps.get_mut(&index).filter(|q| q.phase == Phase::Incoming(id)).ok_or(CmError::Unreachable)?;
         let remote = qp.theirs.take().ok_or(CmError::Unreachable)?;
         qp.phase = Phase::Open;
-        qp::reset(&slot.rx().qps[usize::from(index)], cq.0);
+        qp::reset(slot.rx().qp(usize::from(index)), cq.0);
         let generation = slot.qp_or_new(index).open(&slot.wiring(index, cq.0));
         self.send(slot, control, Message::Accept { qp: index, region: local.remote }, &[]);
         let qp = qp_id(slot.index, index.into(), generation);
@@ -488,7 +488,7 @@ impl ShmDevice {
     /// Sends a request for a queue pair over a live pair.
     fn request(&self, slot: &PairSlot, control: &mut Control, w: Waiting) -> Result<(), CmError> {
         let index = control.take_index().ok_or(CmError::Exhausted("queue pair"))?;
-        qp::reset(&slot.rx().qps[usize::from(index)], w.cq);
+        qp::reset(slot.rx().qp(usize::from(index)), w.cq);
         control.qps.insert(index, QpControl::new(Phase::Requested(w.id, w.cq)));
         let Ok(first) = slot.alloc_region(control, index, w.region_len) else {
             control.release_index(index);

@@ -413,6 +413,12 @@ impl Device for ShmDevice {
         pair.window(index, local, remote)
     }
 
+    fn discard(&self, qp: QueuePairId, remote: RemoteRegion, from: u32) {
+        if let Some((pair, index, local)) = self.pairs.qp(qp) {
+            pair.discard(index, local, remote, from);
+        }
+    }
+
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
         self.pairs.qp(qp).ok_or(PostError::Dead)?.2.post_recv(count)
     }

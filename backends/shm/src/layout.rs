@@ -97,13 +97,29 @@ pub(crate) struct KeyEntry {
 pub(crate) struct Half {
     pub bitmaps: [CqBitmap; CQS],
     pub keys: [KeyEntry; KEYS],
-    pub qps: [QpShared; QPS],
+    /// In the order of [`place_of`].
+    qps: [QpShared; QPS],
+}
+
+impl Half {
+    /// The queue pair at an index.
+    #[inline]
+    pub(crate) fn qp(&self, index: usize) -> &QpShared {
+        &self.qps[place_of(index)]
+    }
+}
+
+/// The place of the queue pair at an index: those that one side requested lie side by side. Mostly one side alone requests
+/// them, and each takes half a page, so that every other one would take a page of its own.
+const fn place_of(index: usize) -> usize {
+    index / 2 + index % 2 * (QPS / 2)
 }
 
 // Loom's atomics are larger than the real ones; it never sees a segment.
 const _: () = assert!(cfg!(any(loom, miri)) || std::mem::size_of::<Half>() as u64 <= SLAB_OFFSET);
 const _: () = assert!(cfg!(any(loom, miri)) || std::mem::size_of::<QpShared>() == 128 + 16 * RING as usize);
 const _: () = assert!(QPS / 64 <= 64, "one summary word covers all bitmap words");
+const _: () = assert!(QPS.is_multiple_of(2), "each side has as many places");
 
 /// One flag on a line of its own.
 #[repr(C, align(64))]

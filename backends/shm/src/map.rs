@@ -153,7 +153,7 @@ impl Drop for FileMap {
 /// Returns memory of a mapped segment to the system: it reads as zero afterwards.
 ///
 /// # Safety
-/// `base + from .. + len` lies in a live mapping of a segment and no live region overlaps it.
+/// `base + from .. + len` lies in a live mapping of a segment, and nobody needs the bytes there.
 pub(crate) unsafe fn punch(base: NonNull<u8>, from: u64, len: u64) -> io::Result<()> {
     // SAFETY: by the caller.
     let rc = unsafe { libc::madvise(base.as_ptr().add(from as usize).cast(), len as usize, libc::MADV_REMOVE) };

@@ -243,7 +243,7 @@ impl PairSlot {
 
     /// The wiring of the queue pair at `index`.
     pub(crate) fn wiring(&self, index: u16, cq: u32) -> Wiring {
-        let at = |half: &Half| std::ptr::from_ref::<QpShared>(&half.qps[usize::from(index)]).cast_mut();
+        let at = |half: &Half| std::ptr::from_ref::<QpShared>(half.qp(usize::from(index))).cast_mut();
         Wiring {
             cq,
             rx: at(self.rx()),

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::*;
 
 use netacc_device::{DeviceError, Memory, Region, RemoteKey, RemoteRegion};
 
+use crate::alloc::UNIT;
 use crate::layout::{KEYS, SLAB_OFFSET};
 use crate::map;
 use crate::pair::{Control, Here, PairSlot};
@@ -75,9 +76,27 @@ impl PairSlot {
         Ok(Region { memory, remote })
     }
 
+    /// See `Device::discard`.
+    pub(crate) fn discard(&self, index: usize, local: &QpLocal, remote: RemoteRegion, from: u32) {
+        let Some(first) = remote.base.checked_add(u64::from(from)) else { return };
+        let Some(length) = remote.len.checked_sub(from) else { return };
+        // Kept until the end, and the mapping with it.
+        let Ok(_window) = self.window(index, local, remote) else { return };
+        // Regions have whole pages: the rest of the last one belongs to no other.
+        let end = (first + u64::from(length)).next_multiple_of(UNIT).min(self.half_bytes());
+        let start = first.next_multiple_of(UNIT);
+        if start < end {
+            let half = NonNull::from(self.tx()).cast::<u8>();
+            // SAFETY: `window` has found the region in the peer's half, which is mapped as long as this process has the
+            // queue pair's end. The region is live, but none of its bytes there are needed, as the caller promises. If the
+            // kernel refuses, the memory stays.
+            let _ = unsafe { map::punch(half, start, end - start) };
+        }
+    }
+
     /// Whether either side has ended the queue pair at `index`, or its pair of processes has ended.
     fn has_ended(&self, index: usize, local: &QpLocal) -> bool {
-        local.down.load(Acquire) != 0 || self.rx().qps[index].close.closed.load(Acquire) != 0
+        local.down.load(Acquire) != 0 || self.rx().qp(index).close.closed.load(Acquire) != 0
     }
 
     /// The peer's writes with this key fail from now on.

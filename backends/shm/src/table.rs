@@ -10,6 +10,9 @@
 //!   it is given back; a reader loads `key`, `value`, `key` again;
 //! * a slot is a seqlock, whose count is the generation: words of different processes are rejected;
 //! * all probing is bounded by [`WINDOW`], every index is checked, and a wrong answer is only ever a hint.
+//!
+//! A key has two windows: one in the first entries of the table, and one in all. The second is needed once the first is full.
+//! So hundreds of connections take a few pages of the table, and not each a page of its own.
 
 #![expect(unsafe_code, reason = "a view of shared memory as atomics")]
 
@@ -22,7 +25,9 @@ use crate::sync::{fence, AtomicU64};
 /// Processes that may be registered at once.
 pub(crate) const SLOTS: usize = if cfg!(any(loom, miri)) { 2 } else { 4096 };
 const ENTRIES: usize = if cfg!(any(loom, miri)) { 2 } else { 1 << 17 };
-/// Entries checked for one key: a few cache lines.
+/// The first entries, each of which is tried before others. Arbitrary: enough for some thousand connections.
+const FIRST: usize = if cfg!(any(loom, miri)) { 1 } else { 1 << 13 };
+/// Entries checked for one key in each of its windows: a few cache lines.
 const WINDOW: usize = if cfg!(any(loom, miri)) { 2 } else { 16 };
 /// The first page has the magic number and nothing else.
 const PAD: usize = if cfg!(any(loom, miri)) { 0 } else { 511 };
@@ -255,18 +260,23 @@ impl Layout {
         others.filter_map(|other| self.process(other)).any(|process| self.link_port(process).is_some())
     }
 
-    /// Announces `key`; replaces an earlier announcement. `false` if its window is full of live entries.
+    /// Announces `key`; replaces an earlier announcement. `false` if its windows are full of live entries.
     pub(crate) fn publish(&self, key: u64, slot: u32, generation: u16, stream: u32) -> bool {
         let new = pack(slot, generation, stream);
+        self.windows(key).any(|window| self.publish_in(window, key, new))
+    }
+
+    /// Announces `key` in one of its windows. A former announcement in the other one is found after it, or not at all.
+    fn publish_in<'a>(&self, window: impl Iterator<Item = &'a Entry> + Clone, key: u64, new: u64) -> bool {
         // The same connection again: its former holder is stale or handed it over.
-        for e in self.window(key).filter(|e| e.key.load(Acquire) == key) {
+        for e in window.clone().filter(|e| e.key.load(Acquire) == key) {
             let old = e.value.load(Acquire);
             if old != 0 && e.value.compare_exchange(old, new, AcqRel, Acquire).is_ok() {
                 e.key.store(key, Release);
                 return true;
             }
         }
-        for e in self.window(key) {
+        for e in window {
             let old = e.value.load(Acquire);
             if (old == 0 || self.holder(old).is_none()) && e.value.compare_exchange(old, new, AcqRel, Acquire).is_ok() {
                 e.key.store(key, Release);
@@ -279,7 +289,7 @@ impl Layout {
     /// Withdraws exactly the announcement that `publish` made with these arguments.
     pub(crate) fn withdraw(&self, key: u64, slot: u32, generation: u16, stream: u32) {
         let mine = pack(slot, generation, stream);
-        for e in self.window(key) {
+        for e in self.windows(key).flatten() {
             if e.key.load(Acquire) == key && e.value.compare_exchange(mine, 0, AcqRel, Acquire).is_ok() {
                 return;
             }
@@ -288,7 +298,7 @@ impl Layout {
 
     /// The process that announced `key`, and its stream.
     pub(crate) fn lookup(&self, key: u64) -> Option<(Process, u32)> {
-        self.window(key).find_map(|e| {
+        self.windows(key).flatten().find_map(|e| {
             if e.key.load(Acquire) != key {
                 return None;
             }
@@ -310,10 +320,12 @@ impl Layout {
         self.process(u32::from(slot))
     }
 
-    fn window(&self, key: u64) -> impl Iterator<Item = &Entry> {
-        let entries = &self.entries;
-        let start = (key >> 47) as usize % ENTRIES;
-        (0..WINDOW).map(move |i| &entries[(start + i) % ENTRIES])
+    /// The windows of a key. They may have entries in common.
+    fn windows(&self, key: u64) -> impl Iterator<Item = impl Iterator<Item = &Entry> + Clone> {
+        let hash = (key >> 47) as usize;
+        [&self.entries[..FIRST], &self.entries[..]]
+            .into_iter()
+            .map(move |entries| (0..WINDOW.min(entries.len())).map(move |i| &entries[(hash + i) % entries.len()]))
     }
 }
 
@@ -391,7 +403,7 @@ mod tests {
     fn stale_entries_are_reused() {
         let t = table();
         let (a, ga) = t.register(identity(1), |_| false).unwrap();
-        // Keys whose top 17 bits are equal share a window.
+        // Keys whose top 17 bits are equal share their windows, which are one for the first entries.
         for k in 1..=WINDOW as u64 {
             assert!(t.publish(k, a, ga, 0));
         }
@@ -402,6 +414,27 @@ mod tests {
         assert!(t.publish(1000, b, gb, 3));
         assert_eq!(t.lookup(1000).map(|(p, s)| (p.pid, s)), Some((2, 3)));
         assert_eq!(t.lookup(1), None);
+    }
+
+    /// Breaks if connections took pages of the table while there is room in its first ones, or none could be announced beyond
+    /// these.
+    #[test]
+    fn the_second_window_is_used_once_the_first_is_full() {
+        let t = table();
+        let (slot, generation) = t.register(identity(1), |_| false).unwrap();
+        let key = |number: usize| ((FIRST + 5) as u64) << 47 | (number as u64 + 1);
+        let used = |of: &[Entry]| of.iter().filter(|e| e.value.load(Relaxed) != 0).count();
+        let all = (0..2 * WINDOW).filter(|n| {
+            assert_eq!(used(&t.entries[..FIRST]), (*n).min(WINDOW));
+            t.publish(key(*n), slot, generation, *n as u32)
+        });
+        assert_eq!(all.count(), 2 * WINDOW);
+        assert!(!t.publish(key(2 * WINDOW), slot, generation, 0));
+        for n in 0..2 * WINDOW {
+            assert_eq!(t.lookup(key(n)).map(|(_, stream)| stream), Some(n as u32));
+            t.withdraw(key(n), slot, generation, n as u32);
+            assert_eq!(t.lookup(key(n)), None);
+        }
     }
 
     /// A slot is taken over only from a dead process, and that process's entries do not become the new one's.
@@ -428,7 +461,7 @@ mod tests {
             let t = table();
             let mut x = seed | 1;
             let mut next = || { x ^= x << 13; x ^= x >> 7; x ^= x << 17; x };
-            for e in t.window(key) {
+            for e in t.windows(key).flatten() {
                 e.key.store(if next() % 2 == 0 { key } else { next() }, Relaxed);
                 e.value.store(if next() % 4 == 0 { 0 } else { next() }, Relaxed);
             }

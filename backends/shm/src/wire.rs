@@ -10,7 +10,7 @@ use netacc_device::{RemoteKey, RemoteRegion, MAX_PRIVATE_DATA};
 pub(crate) const MAX_PACKET: usize = 128;
 
 const MAGIC: u32 = 0x6e61_6363;
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]

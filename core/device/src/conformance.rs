@@ -155,6 +155,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("regions_are_zeroed_and_separate", memory::regions_are_zeroed_and_separate),
     ("window_descriptor_is_checked", memory::window_descriptor_is_checked),
     ("window_after_the_peer_has_ended", memory::window_after_the_peer_has_ended),
+    ("discarded_memory_is_a_tail", memory::discarded_memory_is_a_tail),
     ("writes_outside_are_refused", memory::writes_outside_are_refused),
     ("freed_region_is_gone", memory::freed_region_is_gone),
     ("unknown_handles_are_refused", memory::unknown_handles_are_refused),

@@ -174,6 +174,13 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
         Err(DeviceError::Unavailable { what: "a peer's memory cannot be mapped", source: None })
     }
 
+    /// Gives the system back the memory of the peer's region from its byte `from` on, or of less, as far as that takes whole
+    /// pages; it takes memory again where it is written. Only for a region with a [window](Device::window), whose bytes from
+    /// there on nobody reads until this process has written them again: they may be lost.
+    fn discard(&self, qp: QueuePairId, remote: RemoteRegion, from: u32) {
+        let _ = (qp, remote, from);
+    }
+
     // Requests.
 
     /// Posts `count` receives, with the memory that was chosen when connecting ([`Receives`](crate::Receives)).

@@ -89,6 +89,8 @@ pub struct EndpointConfig {
     /// How long a stream without room stays on a link while its peer reads nothing; `None`: for ever. See
     /// `stream/stall.rs`.
     pub stall_patience: Option<Duration>,
+    /// A stream that has written nothing for so long gives back memory of its peer's ring. See `stream/growth.rs`.
+    pub idle_after: Duration,
 }
 
 /// The interval at which links with waiting streams, and lingering anchors, are checked again. An arbitrary small

@@ -9,6 +9,7 @@
 //! * [`cork`]: bytes that are held back.
 //! * [`anchor`]: records and replay on the anchor, and its end.
 //! * [`stall`]: leaving a link whose peer reads nothing.
+//! * [`growth`]: the memory that messages take in the peer's ring.
 //! * [`ending`]: leaving the link, shutting down, closing.
 //! * [`flush`]: the effects of a change: messages, records, readiness.
 //!
@@ -23,6 +24,7 @@ mod cork;
 mod corked;
 mod ending;
 mod flush;
+mod growth;
 mod guard;
 mod inner;
 mod stall;
@@ -36,6 +38,7 @@ pub(crate) use corked::CORK_INTERVAL;
 #[cfg(test)]
 pub(crate) use ending::GoneAnchor;
 pub use ending::Shutdown;
+pub use growth::IDLE_AFTER;
 pub use guard::{LockedStream, StreamGuard, PLEDGE_PATIENCE};
 pub use stall::STALL_PATIENCE;
 pub(crate) use states::{Claim, LingerProgress, Listed, Referral};

@@ -34,6 +34,7 @@ fn on_device(
         cache: CacheConfig { expire: None, max_all: 4, max_per: 4 },
         key: key.map(|key| PreSharedKey::new(key).expect("long enough")),
         stall_patience: None,
+        idle_after: netacc_driver::IDLE_AFTER,
         ..config(streams_per_link)
     };
     let made = Endpoint::new(

@@ -88,14 +88,15 @@ impl TxRing {
     }
 
     /// As [`claim`](TxRing::claim), of exactly `len` bytes, so that a quarter of the ring stays free. Returns the offset of
-    /// the span; `None`: there is no such room in one piece.
+    /// the span; `None`: there is no such room in one piece that ends at `reach`, or before, which is in the ring.
     #[inline(always)]
-    pub fn claim_whole(&mut self, len: u32) -> Option<u32> {
+    pub fn claim_whole(&mut self, len: u32, reach: u32) -> Option<u32> {
         if u64::from(self.free()) < u64::from(len) + u64::from(self.len / 4) {
             return None;
         }
         let offset = self.next_offset();
-        (len <= self.len - offset).then_some(offset)
+        debug_assert!(reach <= self.len, "beyond the ring");
+        (u64::from(offset) + u64::from(len) <= u64::from(reach)).then_some(offset)
     }
 
     /// The offset of the next byte. Rewinds an empty ring.

@@ -456,11 +456,18 @@ impl Stream {
         // Bounded: each signal is sent at most once per promotion, and CREDIT_* once per stall. A link that has died
         // carries no message, and one that waited for it would keep the stream.
         if self.link.alive && !self.link.ours.usage.is_closed() {
+            // There is seldom more than one, and each stream keeps the memory.
+            if self.controls.is_empty() {
+                self.controls.reserve_exact(1);
+            }
             self.controls.push_back(control);
         }
     }
 
     fn push_record(&mut self, record: Record) {
+        if self.anchor.records.is_empty() {
+            self.anchor.records.reserve_exact(1);
+        }
         self.anchor.records.push_back(record);
     }
 }

@@ -44,6 +44,7 @@ fn endpoint(fabric: &Fabric) -> Endpoint {
         trust_hints: true,
         key: None,
         stall_patience: None,
+        idle_after: netacc_driver::IDLE_AFTER,
     };
     let nonce = || {
         let mut bytes = [0; 16];

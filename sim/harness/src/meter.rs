@@ -31,7 +31,9 @@ impl Meter {
 }
 
 impl Device for Meter {
-    forward!(to_inner: name, capabilities, capabilities_of, create_cq, pending, rebind, window, post_recv, fail_qp);
+    forward!(
+        to_inner: name, capabilities, capabilities_of, create_cq, pending, rebind, window, discard, post_recv, fail_qp,
+    );
 
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
         let n = self.inner.poll_qp(qp, out);

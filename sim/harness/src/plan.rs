@@ -84,6 +84,8 @@ impl Plan {
             trust_hints: rng.below(2) == 0 && preset == Preset::Shm,
             key: None,
             stall_patience: (rng.below(2) == 0).then(|| Duration::from_millis(1 + rng.below(100) as u64)),
+            // Drawn apart, so that seeds stay as they are.
+            idle_after: Duration::from_millis(SplitMix64::new(seed ^ 0x1d1e).below(20) as u64),
         };
         let anchor = AnchorConfig {
             send_capacity: 64 << rng.below(11),

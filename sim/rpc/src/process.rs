@@ -135,6 +135,7 @@ pub(crate) fn endpoint(
         trust_hints: false,
         key: None,
         stall_patience: None,
+        idle_after: netacc_driver::IDLE_AFTER,
     };
     let rng = Mutex::new(SplitMix64::new(u64::from(device.host().0)));
     let nonces = move || {

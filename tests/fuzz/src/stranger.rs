@@ -469,6 +469,7 @@ fn endpoint(fabric: &Fabric, trust_hints: bool, mapped: bool, owner: Owner) -> (
         trust_hints,
         key: None,
         stall_patience: None,
+        idle_after: netacc_driver::IDLE_AFTER,
     };
     let (sink, wake) = (Arc::new(owner), Box::new(|| {}));
     let made = Endpoint::new(device.clone(), device.clone(), device.clone(), config, sink, wake, Box::new(nonce));

@@ -128,6 +128,42 @@ pub(super) fn window_after_the_peer_has_ended(bench: &mut Bench<'_>) -> Result<(
     Ok(())
 }
 
+/// Memory that is given back is that of a region's tail: its beginning and other regions keep their bytes, and it can be
+/// written again.
+pub(super) fn discarded_memory_is_a_tail(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    const FROM: usize = 4096;
+    const LEN: usize = (64 << 10) + CREDIT_WORD_LEN as usize;
+    if !bench.caps(Side::A).peer_memory {
+        skip!("peer_memory is off");
+    }
+    let pair = bench.connect()?;
+    let mut regions = Vec::new();
+    for len in [FROM, LEN, FROM, REGION_LEN] {
+        match bench.device(Side::B).alloc_region(pair.qp(Side::B), len) {
+            Ok(region) => regions.push(region),
+            Err(error) => fail!("alloc_region of {len} bytes: {error}"),
+        }
+    }
+    for region in &regions {
+        ensure!(region.memory.write(0, &vec![CANARY; region.memory.len()]), "a region is too short");
+    }
+    let remote = regions[1].remote;
+    let window = match bench.device(Side::A).window(pair.qp(Side::A), remote) {
+        Ok(window) => window,
+        Err(error) => fail!("no window: {error}"),
+    };
+    bench.device(Side::A).discard(pair.qp(Side::A), remote, FROM as u32);
+    // Beyond the region: nothing is given back.
+    bench.device(Side::A).discard(pair.qp(Side::A), remote, u32::MAX);
+    for (index, region) in regions.iter().enumerate() {
+        let kept = if index == 1 { FROM } else { region.memory.len() };
+        ensure!(read(region, 0, kept).iter().all(|b| *b == CANARY), "bytes of region {index} are lost");
+    }
+    ensure!(window.memory.write(FROM, &[1; LEN - FROM]), "the window is too short");
+    ensure!(read(&regions[1], FROM, LEN - FROM).iter().all(|b| *b == 1), "bytes that were written again are lost");
+    Ok(())
+}
+
 /// WRITEs outside the peer's regions change nothing there: they are refused at once, or the link dies. Where bounds are
 /// not exact, WRITEs that miss their region by a little may reach other memory of their queue pair; they never reach
 /// another's.

@@ -69,6 +69,7 @@ fn skips_are_the_listed_ones() {
     let no_peer_memory = [
         "in_place_through_window",
         "window_descriptor_is_checked",
+        "discarded_memory_is_a_tail",
         "window_after_the_peer_has_ended",
         "rebind_moves_completions",
     ];

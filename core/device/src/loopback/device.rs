@@ -227,6 +227,13 @@ impl Device for LoopbackDevice {
         })
     }
 
+    /// The bytes are lost, so that a test finds a reader of them.
+    fn discard(&self, qp: QueuePairId, remote: RemoteRegion, from: u32) {
+        if let (Ok(region), true) = (self.window(qp, remote), from <= remote.len) {
+            let _ = region.memory.zero(from as usize, (remote.len - from) as usize);
+        }
+    }
+
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
         self.fabric.with(|s| {
             let at = s.place(self.id, qp).ok_or(PostError::Dead)?;

@@ -195,6 +195,15 @@ pub enum Event {
         /// Whether it could be mapped.
         result: Result<(), String>,
     },
+    /// [`Device::discard`](crate::Device::discard).
+    Discard {
+        /// The queue pair.
+        qp: QueuePairId,
+        /// The peer's region.
+        remote: RemoteRegion,
+        /// Its first byte that is not needed.
+        from: u32,
+    },
     /// [`Device::post_recv`](crate::Device::post_recv).
     PostRecv {
         /// The queue pair.

@@ -183,7 +183,7 @@ impl<D: Device + ?Sized> Fault<D> {
 }
 
 impl<D: Device + ?Sized> Device for Fault<D> {
-    forward!(to_inner: name, create_cq, alloc_region, free_region, window, fail_qp);
+    forward!(to_inner: name, create_cq, alloc_region, free_region, window, discard, fail_qp);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities

@@ -80,6 +80,11 @@ macro_rules! forward {
             $to!(self, window(qp, remote))
         }
     };
+    (@discard $to:ident) => {
+        fn discard(&self, qp: $crate::QueuePairId, remote: $crate::RemoteRegion, from: u32) {
+            $to!(self, discard(qp, remote, from))
+        }
+    };
     (@post_recv $to:ident) => {
         fn post_recv(&self, qp: $crate::QueuePairId, count: u32) -> Result<(), $crate::PostError> {
             $to!(self, post_recv(qp, count))

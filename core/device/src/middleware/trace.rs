@@ -100,6 +100,11 @@ impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
         result
     }
 
+    fn discard(&self, qp: QueuePairId, remote: RemoteRegion, from: u32) {
+        self.inner.discard(qp, remote, from);
+        self.observer.observe(&Event::Discard { qp, remote, from });
+    }
+
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
         let result = self.inner.post_recv(qp, count);
         self.observer.observe(&Event::PostRecv { qp, count, result });

@@ -20,8 +20,10 @@ use crate::link::LinkRx;
 use crate::stream::{Listed, Referral};
 use crate::{Counters, LinkCell, StreamCell};
 
-/// Completions taken at a time.
+/// Queue pairs that are taken from a completion queue at a time.
 const BATCH: usize = 32;
+/// Completions that are taken from a link at a time. Arbitrary: each link keeps memory for so many.
+const COMPLETIONS: usize = 8;
 
 /// The result of polling a link.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -114,7 +116,7 @@ impl Endpoint {
     fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, taken: &[WorkCompletion]) -> LinkState {
         // Allocated once: to initialise it at each poll would be a tenth of the cost of a message.
         let mut wcs = std::mem::take(&mut rx.completions);
-        wcs.resize(BATCH, EMPTY);
+        wcs.resize(COMPLETIONS, EMPTY);
         let mut drained = Drained { alive: true, failed: false, sent: 0 };
         self.handle_completions(link, rx, taken, &mut drained);
         while drained.goes_on() {

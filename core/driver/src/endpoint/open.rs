@@ -398,11 +398,11 @@ impl Endpoint {
         if link.caps.peer_memory {
             let remote = RemoteRegion { rkey: ring.rkey, base: ring.base, len };
             let window = self.device().window(link.qp(), remote).map_err(|e| self.reason_without_window(&e))?;
-            return Ok(Outgoing { ring: *ring, memory: window.memory, staging: None });
+            return Ok(Outgoing::mapped(*ring, window.memory));
         }
         let staging = link.alloc_region(self.device(), len as usize);
         let staging = staging.map_err(|e| reason_without_region(&e))?;
-        Ok(Outgoing { ring: *ring, memory: staging.memory.clone(), staging: Some(staging) })
+        Ok(Outgoing::staged(*ring, staging))
     }
 }
 

@@ -109,6 +109,7 @@ impl Endpoint {
                 Timed::Corked(cell) => self.check_corked(now, cell, known),
                 Timed::Contested(cell) => self.check_contested(now, cell, since),
                 Timed::Lingering(cell) => self.check_lingering(now, cell, since),
+                Timed::Grown(cell) => self.check_growth(now, cell, since),
                 Timed::Empty(qp) => self.check_empty(now, *qp),
             };
             if let Some(again) = again {

@@ -32,6 +32,8 @@ pub(crate) enum Timed {
     Contested(Arc<StreamCell>),
     /// A closed stream that has not come to its end; since it last got further.
     Lingering(Arc<StreamCell>),
+    /// A stream that has written more than the beginning of its peer's ring; since it last wrote.
+    Grown(Arc<StreamCell>),
     /// An accepted link that was empty at the last check.
     Empty(QueuePairId),
 }
@@ -48,6 +50,7 @@ pub(super) enum Kind {
     Corked,
     Contested,
     Lingering,
+    Grown,
     Empty,
 }
 
@@ -66,6 +69,7 @@ impl Timed {
             Timed::Corked(_) => Kind::Corked,
             Timed::Contested(_) => Kind::Contested,
             Timed::Lingering(_) => Kind::Lingering,
+            Timed::Grown(_) => Kind::Grown,
             Timed::Empty(_) => Kind::Empty,
         }
     }

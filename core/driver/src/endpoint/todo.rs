@@ -48,7 +48,7 @@ impl Todo {
 
 impl Endpoint {
     /// The amount of work that `progress` has of each kind, for human readers.
-    pub fn backlog(&self) -> [(&'static str, usize); 17] {
+    pub fn backlog(&self) -> [(&'static str, usize); 18] {
         let connecting = self.attempts.lock().len();
         let waiting = self.promotions.lock().waiting();
         let todo = self.todo.lock();
@@ -71,6 +71,7 @@ impl Endpoint {
             ("corked", timed(Kind::Corked)),
             ("setup", timed(Kind::Setup)),
             ("contested", timed(Kind::Contested)),
+            ("grown", timed(Kind::Grown)),
         ]
     }
 

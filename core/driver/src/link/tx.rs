@@ -298,6 +298,10 @@ impl LinkTx {
             // An honest peer does not have that many OPENs in flight.
             return Err(PostError::Invalid);
         }
+        // There is seldom more than one, and each link keeps the memory.
+        if self.owed.messages.is_empty() {
+            self.owed.messages.reserve_exact(1);
+        }
         self.owed.messages.push_back(message);
         self.resume(device)
     }

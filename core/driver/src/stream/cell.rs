@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use netacc_device::{Anchor, FourTuple, Memory, QueuePairId, Region};
-use netacc_proto::{Reason, RingDescriptor, Stream};
+use netacc_device::{Anchor, FourTuple, Memory, QueuePairId, Region, RemoteRegion};
+use netacc_proto::{Reason, RingDescriptor, Span, Stream, CREDIT_BLOCK_LEN};
 use parking_lot::Mutex;
 
 use super::states::{AnchorState, Attempt, Closing, Listed, Reported, Sending, Stall};
@@ -91,6 +91,50 @@ pub(crate) struct Outgoing {
     pub(crate) memory: Memory,
     /// The local region, where the peer's memory is not mapped.
     pub(crate) staging: Option<Region>,
+    /// No byte of the ring at this offset or beyond it was written since it takes no memory: see [`growth`](super::growth).
+    pub(super) reach: u32,
+}
+
+impl Outgoing {
+    /// The part of a region that takes memory also while the stream is idle: a page. Systems with larger pages keep more.
+    pub(super) const KEPT: u32 = 4096;
+
+    /// Bytes are written to the peer's region itself.
+    pub(crate) fn mapped(ring: RingDescriptor, memory: Memory) -> Outgoing {
+        Outgoing { ring, memory, staging: None, reach: Outgoing::shortest_reach(ring.ring_len) }
+    }
+
+    /// Bytes are written to a copy of the peer's region.
+    pub(crate) fn staged(ring: RingDescriptor, staging: Region) -> Outgoing {
+        Outgoing { ring, memory: staging.memory.clone(), staging: Some(staging), reach: ring.ring_len }
+    }
+
+    /// The bytes of a ring, from its beginning, in the part that is kept.
+    fn shortest_reach(ring_len: u32) -> u32 {
+        ring_len.min(Outgoing::KEPT - CREDIT_BLOCK_LEN as u32)
+    }
+
+    /// The peer's region.
+    pub(super) fn remote(&self) -> RemoteRegion {
+        let RingDescriptor { rkey, base, ring_len } = self.ring;
+        RemoteRegion { rkey, base, len: CREDIT_BLOCK_LEN as u32 + ring_len }
+    }
+
+    /// A span of the ring is about to be written. Whether it is the first one beyond the part that is kept.
+    #[inline]
+    pub(super) fn grows_by(&mut self, span: Span) -> bool {
+        let grows = span.offset + span.len > self.reach;
+        if grows {
+            self.reach = self.ring.ring_len;
+        }
+        grows
+    }
+
+    /// Nothing in the ring is needed any more. Whether parts of it may take memory that need not be kept.
+    pub(super) fn shrinks(&mut self) -> bool {
+        let reach = Outgoing::shortest_reach(self.ring.ring_len);
+        self.staging.is_none() && std::mem::replace(&mut self.reach, reach) > reach
+    }
 }
 
 impl StreamCell {

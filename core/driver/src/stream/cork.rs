@@ -18,6 +18,7 @@ use netacc_proto::{Immediate, MessageKind, CORKED_REWIND, CORKED_WORD, CREDIT_BL
 
 use super::cell::Attachment;
 use super::corked::{Corked, CORK_INTERVAL, MAX_UNANSWERED};
+use super::growth::record_growth;
 use super::guard::LockedStream;
 use super::transfer::LinkIo;
 use crate::endpoint::Timed;
@@ -93,8 +94,8 @@ impl LockedStream<'_> {
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     unsafe fn cork_span(&mut self, src: *const u8, len: usize) -> Option<usize> {
         let inner = &mut *self.inner;
-        let Attachment { region, outgoing, .. } = inner.attached.as_ref()?;
-        let out = outgoing.as_ref()?;
+        let Attachment { region, outgoing, .. } = inner.attached.as_mut()?;
+        let out = outgoing.as_mut()?;
         inner.proto.peer_slot()?;
         inner.proto.handle_consumed(region.memory.word(0)?.load(Ordering::Acquire));
         let so_far = inner.sending.cork.corked.as_ref().map_or(0, |corked| corked.span.len);
@@ -109,6 +110,9 @@ impl LockedStream<'_> {
             .is_some_and(|corked| corked.span.offset + corked.span.len != span.offset);
         if span.len == 0 || apart {
             return Some(0);
+        }
+        if out.grows_by(span) {
+            record_growth(self.endpoint, self.cell, &mut inner.listed);
         }
         self.endpoint.mark(self.cell, &inner.proto, Mark::Claimed, 0);
         // SAFETY: the span is no longer than the source.

@@ -119,6 +119,8 @@ bitflags::bitflags! {
         const RELEASE = 16;
         /// The program has closed the stream, which has not come to its end.
         const LINGERING = 32;
+        /// More than the beginning of the peer's ring was written.
+        const GROWN = 64;
     }
 }
 
@@ -246,12 +248,14 @@ pub(crate) struct Sending {
     pub(crate) unanswered: u32,
     /// Consumed position last announced to the peer.
     pub(crate) announced: u64,
+    /// The position after the last byte written, as the endpoint saw it when it last checked the memory of the peer's ring.
+    pub(crate) written: u64,
 }
 
 impl Sending {
     /// The state of a stream that has sent nothing yet.
     pub(crate) fn new(message_len: u32) -> Sending {
-        Sending { message_len, cork: Cork::default(), crowded: false, unanswered: 0, announced: 0 }
+        Sending { message_len, cork: Cork::default(), crowded: false, unanswered: 0, announced: 0, written: 0 }
     }
 }
 

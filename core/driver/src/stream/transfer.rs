@@ -7,6 +7,7 @@ use netacc_proto::{Credit, Immediate, MessageKind, Span, TxSink, CREDIT_BLOCK_LE
 
 use super::cell::Attachment;
 use super::corked::{Corked, MAX_UNANSWERED};
+use super::growth::record_growth;
 use super::guard::LockedStream;
 use crate::{Counters, Mark};
 
@@ -35,7 +36,7 @@ impl LockedStream<'_> {
             return unsafe { self.send_pieces(std::iter::once((src, len)), more) };
         }
         let inner = &mut *self.inner;
-        let Some(Attachment { link, region, outgoing: Some(out), .. }) = &inner.attached else {
+        let Some(Attachment { link, region, outgoing: Some(out), .. }) = &mut inner.attached else {
             return LinkIo::Moved;
         };
         let Some(word) = region.memory.word(0) else { return LinkIo::Moved };
@@ -47,6 +48,9 @@ impl LockedStream<'_> {
             let span = inner.proto.claim((len - done).min(inner.sending.message_len as usize) as u32);
             if span.len == 0 {
                 break;
+            }
+            if out.grows_by(span) {
+                record_growth(self.endpoint, self.cell, &mut inner.listed);
             }
             self.endpoint.mark(self.cell, &inner.proto, Mark::Claimed, 0);
             // SAFETY: `done + span.len <= len`, so the source is within the caller's buffer.
@@ -116,7 +120,7 @@ impl LockedStream<'_> {
         if len > inner.sending.message_len {
             return false;
         }
-        let Some(offset) = inner.proto.claim_whole(word.load(Ordering::Acquire), len) else { return false };
+        let Some(offset) = inner.proto.claim_whole(word.load(Ordering::Acquire), len, out.reach) else { return false };
         let (span, at) = (Span { offset, len }, CREDIT_BLOCK_LEN + offset as usize);
         // SAFETY: the caller's promise.
         if !unsafe { out.memory.write_from(at, src, len as usize) } {

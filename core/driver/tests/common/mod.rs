@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
 use netacc_device::{Anchor, FourTuple, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, StreamCell, STALL_PATIENCE};
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, StreamCell, IDLE_AFTER, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Role};
 
 /// An owner that ignores all events.
@@ -36,6 +36,7 @@ pub(crate) fn config(streams_per_link: u16) -> EndpointConfig {
         trust_hints: true,
         key: None,
         stall_patience: Some(STALL_PATIENCE),
+        idle_after: IDLE_AFTER,
     }
 }
 

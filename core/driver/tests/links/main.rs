@@ -7,6 +7,7 @@ mod direct;
 mod endpoints;
 mod finding;
 mod flows;
+mod growth;
 mod holders;
 mod leaving;
 mod opening;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::Arc;
 
 use netacc_config::{Config, Expiry, LogLevel, Problem};
-use netacc_driver::{Endpoint, EndpointConfig, Sharing, STALL_PATIENCE};
+use netacc_driver::{Endpoint, EndpointConfig, Sharing, IDLE_AFTER, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, PreSharedKey, Reason};
 use netacc_registry::{BackendFds, GiveBack};
 use parking_lot::Mutex;
@@ -182,6 +182,7 @@ fn open_endpoint(c: &Config) -> Result<(Endpoint, Backend), (Reason, String)> {
         trust_hints: true,
         key,
         stall_patience: Some(STALL_PATIENCE),
+        idle_after: IDLE_AFTER,
     };
     let wake = Box::new(|| {
         if let Some(rt) = get().filter(|_| ASLEEP.swap(false, Ordering::SeqCst)) {

@@ -53,9 +53,10 @@ impl Stream {
     }
 
     /// Reads the credit word and claims exactly `len` bytes, for a stream that [is steady](Stream::is_steady) and stays
-    /// [writable](Stream::link_writable). Returns the offset of the span; `None`: claim as ever.
+    /// [writable](Stream::link_writable), of the beginning of the ring up to `reach`. Returns the offset of the span; `None`:
+    /// claim as ever.
     #[inline(always)]
-    pub fn claim_whole(&mut self, consumed: u64, len: u32) -> Option<u32> {
+    pub fn claim_whole(&mut self, consumed: u64, len: u32, reach: u32) -> Option<u32> {
         debug_assert!(self.is_steady(), "a claim on a stream that is not steady");
         let ring = self.tx.ring.as_mut()?;
         if consumed != 0 {
@@ -64,7 +65,7 @@ impl Stream {
                 return None;
             }
         }
-        ring.claim_whole(len)
+        ring.claim_whole(len, reach)
     }
 
     /// `len` bytes of the claimed span go out as one DATA message; returns whether it carries REWIND.
