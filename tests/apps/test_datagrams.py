@@ -15,6 +15,7 @@ from tests.apps.lib.modes import Mode
 from tests.apps.lib.net import free_port
 from tests.apps.lib.paths import binaries
 from tests.apps.programs.datagram_holders import NUMBERS
+from tests.apps.programs.datagram_leaving import NUMBERS as NUMBERS_OF_A_ROUND
 from tests.apps.programs.datagram_server import WAYS
 
 BURSTS = 400
@@ -281,6 +282,29 @@ def test_what_a_sender_has_left_is_received(lab: Lab) -> None:
     ours, seen = calls(lab, "rings", "datagram_holders left", accelerated=True)
     assert ours == [" ".join(["reader", *map(str, range(NUMBERS))])]
     assert seen[0].received_link > NUMBERS // 2, seen
+
+
+LEAVING = ["close", "connect", "exit", "_exit", "exec", "fork", "kill"]
+ROUNDS = 10 * len(LEAVING)
+#: A flow within a host is made in less.
+WARM_MS = 12
+
+
+@pytest.mark.parametrize("how", ["recv", "poll", "epoll"])
+@pytest.mark.usefixtures("library")
+def test_a_sender_that_ends_at_once_loses_nothing(how: str, lab: Lab) -> None:
+    """Breaks if the datagrams of a sender that is gone are not received, or a sleeper is not woken for them."""
+    port, counted = str(free_port()), lab.folder / "counted"
+    program = [sys.executable, "-m", "tests.apps.programs.datagram_leaving"]
+    receive = [*program, "receive", "127.0.0.1", port, how, str(ROUNDS)]
+    stats = {"NETACC_EXIT_STATS": str(counted)}
+    receiver = lab.start("receiver", receive, accelerated=True, env=stats)
+    receiver.wait_line("ready")
+    send = [*program, "send", "127.0.0.1", port, str(WARM_MS), str(ROUNDS), *LEAVING]
+    assert lab.start("sender", send, accelerated=True).finish(100).split() == ["sent"]
+    assert receiver.finish(100).splitlines()[-1] == f"received {ROUNDS * NUMBERS_OF_A_ROUND}"
+    seen = Seen.of(counted)
+    assert seen.flows >= ROUNDS and seen.received_link > ROUNDS, seen
 
 
 BENCH = ["bench", "datagrams", "-q", "--pairs", "1", "--seconds", "0.2", "--json", "-"]

@@ -219,9 +219,19 @@ impl SendingFlow {
         }
     }
 
-    /// Whether the receiver is done with everything that was sent.
+    /// Whether neither end uses the flow any more: nothing comes back.
+    pub fn is_over(&self) -> bool {
+        matches!(self.inner.lock().place, Place::Gone)
+    }
+
+    /// Whether the receiver is done with everything that was sent, as far as is known, and everything that has come back was taken.
     pub fn is_drained(&self) -> bool {
-        self.with(|proto| proto.is_drained()).unwrap_or(true)
+        let inner = self.inner.lock();
+        let nothing_is_kept = match &inner.place {
+            Place::On(on) => on.1.is_drained(),
+            Place::Waiting { .. } | Place::Gone => true,
+        };
+        nothing_is_kept && inner.returned.is_empty()
     }
 
     /// Counts of its datagrams.

@@ -23,11 +23,14 @@ mod origin;
 mod outgoing;
 pub mod proofs;
 mod resent;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::QueuePairId;
 use netacc_driver::{Endpoint, ReceivingFlow};
@@ -39,8 +42,10 @@ pub use incoming::{Incoming, Ring, Taken};
 pub use linked::{Linked, Proof, Proven, Suspect};
 pub use messages::{add_dropped, joined, Control, Messages, Values, MOST as MOST_CONTROL};
 pub use origin::Origin;
-pub use outgoing::{Destination, Outgoing, Way};
+pub use outgoing::{Closing, Destination, Outgoing, Way};
 use resent::Resent;
+
+use crate::os::clock::{now, timespec};
 
 /// A UDP socket of the program.
 pub struct Datagram {
@@ -183,6 +188,12 @@ pub const KERNEL_LOOKS: u32 = 32;
 
 /// A process that moves fewer datagrams through a socket does not look for flows. Arbitrary.
 const PUBLISH_AFTER: u32 = 4;
+
+/// How long a receiver may delay the end of a socket that has sent to it on a link: a receiver whose process is stopped does not
+/// answer. Arbitrary, much longer than a round trip.
+const CLOSING_PATIENCE: Duration = Duration::from_millis(200);
+/// How often the closing thread looks for the answers. Arbitrary, shorter than a round trip.
+const CLOSING_INTERVAL: Duration = Duration::from_micros(20);
 
 impl Datagram {
     /// A socket that this process shares with others: the kernel's alone.
@@ -419,6 +430,7 @@ impl Datagram {
     /// received. Returns the queue pairs of its flows, to be ended.
     pub fn leave_to_kernel(&self, why: KernelOnly, fd: c_int) -> Vec<QueuePairId> {
         self.keep_in_kernel(why);
+        self.finish_links(fd);
         let mut flows = self.outgoing.lock().end_all(fd, &self.counts);
         let mut incoming = self.incoming.lock();
         flows.extend(incoming.close_all());
@@ -438,8 +450,28 @@ impl Datagram {
         let _ = self.kernel_only.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Acquire);
     }
 
+    /// Ends the flows on links that it sends, and sends by the kernel what their receivers do not take from them.
+    fn finish_links(&self, fd: c_int) {
+        let closing = self.outgoing.lock().close_links();
+        let begun = now();
+        while !self.have_finished(&closing, fd) && now().saturating_since(begun) < CLOSING_PATIENCE {
+            // SAFETY: a valid time.
+            unsafe { libc::nanosleep(&timespec(CLOSING_INTERVAL), std::ptr::null_mut()) };
+        }
+    }
+
+    fn have_finished(&self, closing: &[Closing], fd: c_int) -> bool {
+        // Without the lock, which the thread that handles the messages takes.
+        closing.iter().for_each(|(endpoint, flow, _)| endpoint.poll_sending(flow));
+        closing.iter().all(|(_, flow, to)| {
+            self.outgoing.lock().follow_link(fd, to, flow, &self.counts);
+            flow.is_drained()
+        })
+    }
+
     /// Ends its flows: it has been connected anew. Others may be made. `fd` is a descriptor of the socket.
     pub fn end_flows(&self, fd: c_int, endpoint: Option<&Endpoint>) {
+        self.finish_links(fd);
         let mut flows = self.outgoing.lock().end_all(fd, &self.counts);
         flows.extend(self.incoming.lock().close_all());
         if let Some(endpoint) = endpoint {

@@ -77,10 +77,12 @@ impl Endpoint {
         inner.returned.pop_front()
     }
 
-    /// Ends a flow. Datagrams that were sent and not taken yet may be lost: see [`is_drained`](SendingFlow::is_drained).
+    /// Ends a flow. The receiver's answer says which datagrams it has not taken: until the flow [is
+    /// drained](SendingFlow::is_drained), [`take_returned`](Endpoint::take_returned) may have some.
     pub fn close_sending(&self, flow: &SendingFlow) {
         self.flows.lock().waiting.retain(|waiting| !std::ptr::eq(&**waiting, flow));
         let mut inner = flow.inner.lock();
+        self.refresh_sender(&mut inner);
         let Place::On(on) = &mut inner.place else {
             inner.place = Place::Gone;
             return;
@@ -176,9 +178,7 @@ impl Endpoint {
     fn end_receiving(&self, inner: &mut Receiving) {
         inner.proto.give_back();
         self.report(inner, Report::Message);
-        if inner.seat.as_mut().is_some_and(|seat| self.close_seat(seat)) {
-            self.free_seat(inner.seat.take());
-        }
+        self.close_receiver(inner);
     }
 
     /// Takes nothing more of a flow.
@@ -186,11 +186,7 @@ impl Endpoint {
         let mut inner = flow.inner.lock();
         inner.proto.close();
         inner.left.clear();
-        if let Some(seat) = &mut inner.seat {
-            if self.close_seat(seat) {
-                self.free_seat(inner.seat.take());
-            }
-        }
+        self.close_receiver(&mut inner);
     }
 }
 
@@ -218,7 +214,8 @@ impl Endpoint {
     /// Writes the receiver's status into the sender's memory.
     fn report(&self, inner: &mut Receiving, how: Report) {
         let how = inner.owed.take().map_or(how, |owed| owed.max(how));
-        let Some(seat) = inner.seat.as_ref().filter(|seat| !seat.peer_has_closed) else { return };
+        // The sender keeps its region until it has our CLOSE.
+        let Some(seat) = inner.seat.as_ref().filter(|seat| seat.ours != Use::Ended) else { return };
         let Some(far) = seat.far else { return };
         let imm = (how == Report::Message).then(|| Immediate::new(MessageKind::Status, far.slot));
         let word = inner.proto.report();
@@ -244,6 +241,19 @@ impl Endpoint {
             self.owe(seat);
         }
         seat.is_over()
+    }
+
+    /// Sends the receiver's CLOSE, behind its last status.
+    fn close_receiver(&self, inner: &mut Receiving) {
+        let Some(seat) = &mut inner.seat else { return };
+        if inner.owed.is_some() {
+            // `progress` sends both.
+            if seat.ours == Use::Goes {
+                seat.ours = Use::Ends;
+            }
+        } else if self.close_seat(seat) {
+            self.free_seat(inner.seat.take());
+        }
     }
 
     fn free_seat_if(&self, ends: bool, place: &mut Place) {
@@ -308,8 +318,8 @@ impl Endpoint {
                 if let Some(owed) = inner.owed {
                     self.report(&mut inner, owed);
                 }
-                if inner.seat.as_mut().is_some_and(|seat| seat.ours != Use::Goes && self.close_seat(seat)) {
-                    self.free_seat(inner.seat.take());
+                if inner.seat.as_ref().is_some_and(|seat| seat.ours != Use::Goes) {
+                    self.close_receiver(&mut inner);
                 }
             }
             None => {}
@@ -503,6 +513,9 @@ impl Endpoint {
         match self.flow_at(link, slot) {
             Some(LinkFlow::Sending(flow)) => {
                 let mut inner = flow.inner.lock();
+                //= spec §10.6.6
+                //# A sender that has the receiver's CLOSE reads the status, and sends by the kernel what was not taken
+                //# before a sleep.
                 self.refresh_sender(&mut inner);
                 let Sending { place: Place::On(on), counts, .. } = &mut *inner else { return };
                 on.0.peer_has_closed = true;
@@ -514,12 +527,14 @@ impl Endpoint {
             }
             Some(LinkFlow::Receiving(flow)) => {
                 let mut inner = flow.inner.lock();
+                //= spec §10.6.6
+                //# A receiver that gets CLOSE keeps what is in the ring, writes its status, and then sends its own CLOSE.
                 inner.keep_rest();
-                let Some(seat) = &mut inner.seat else { return };
-                seat.peer_has_closed = true;
-                if self.close_seat(seat) {
-                    self.free_seat(inner.seat.take());
+                self.report(&mut inner, Report::Silent);
+                if let Some(seat) = &mut inner.seat {
+                    seat.peer_has_closed = true;
                 }
+                self.close_receiver(&mut inner);
             }
             None => {}
         }

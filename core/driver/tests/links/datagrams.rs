@@ -118,6 +118,36 @@ fn a_closed_flow_gives_its_slot_back_and_keeps_what_has_come() {
     assert_eq!(receiver.receive_datagram(&receiving), None);
 }
 
+//= spec §10.6.6
+//= type=test
+//# A receiver that gets CLOSE keeps what is in the ring, writes its status, and then sends its own CLOSE.
+//= spec §10.6.6
+//= type=test
+//# A sender that has the receiver's CLOSE reads the status, and sends by the kernel what was not taken before a sleep.
+// Breaks if a sender that ends does not learn of a receiver that has just fallen asleep, or takes for lost what it keeps.
+#[test]
+fn what_is_under_way_at_the_end_is_kept_or_comes_back() {
+    for sleeps in [true, false] {
+        let (sender, receiver, seen) = ends(true, 4096);
+        let (sending, receiving) = open(&sender, &receiver, &seen);
+        assert_eq!(sender.send_datagram(&sending, b"last", 64, 8), Ok(()));
+        sender.close_sending(&sending);
+        assert!(!sending.is_drained());
+        if sleeps {
+            assert!(receiver.let_sleep(&receiving), "it has not seen the datagram");
+        }
+        run([&sender, &receiver]);
+        assert!(sending.is_over());
+        assert_eq!(sending.is_drained(), !sleeps);
+        let received = receiver.receive_datagram(&receiving);
+        let returned = sender.take_returned(&sending);
+        assert_eq!((received.is_some(), returned.is_some()), (!sleeps, sleeps));
+        assert_eq!(received.or(returned).map(|datagram| datagram.bytes), Some(b"last".to_vec()));
+        assert!(sending.is_drained());
+        assert_eq!(sending.counts().lost, 0);
+    }
+}
+
 //= spec §10.7.5
 //= type=test
 //# A proof that comes late is no datagram of the program's either: both sides recognise those of flows that are over.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use netacc_driver::Endpoint;
 
+use super::links;
 use crate::os::clock::now;
 use crate::os::confinement;
 use crate::os::signals::{self, BlockedSignals};
@@ -106,7 +107,8 @@ pub(super) fn advance(endpoint: &Endpoint) -> bool {
         return false;
     }
     let owed = || now().as_nanos() < ANSWERS_UNTIL.load(Ordering::SeqCst) && endpoint.awaits_peers();
-    let done = endpoint.leave(now()) && !owed();
+    let sent = get().is_none_or(|rt| links::leave(rt, endpoint));
+    let done = endpoint.leave(now()) && sent && !owed();
     if done {
         if let Some(rt) = get() {
             rt.release_all_children();

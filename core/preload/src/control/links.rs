@@ -146,14 +146,28 @@ pub(super) fn tend(rt: &Runtime, endpoint: &Endpoint) -> Option<Instant> {
             endpoint.close_sending(&on_link.flow);
             return false;
         };
-        if changed || on_link.flow.next_proof().is_some() {
+        // First: then nothing more comes back.
+        let is_over = on_link.flow.is_over();
+        if changed || is_over || on_link.flow.next_proof().is_some() {
             follow(rt, &socket, on_link);
         }
-        !on_link.flow.is_closed()
+        if on_link.flow.is_closed() && !is_over {
+            // The proofs were in vain, and the slot is still in use.
+            endpoint.close_sending(&on_link.flow);
+        }
+        !is_over
     });
     let next = on_links.iter().filter_map(|on_link| on_link.flow.next_proof()).min();
     rt.flows.on_links.lock().append(&mut on_links);
     next
+}
+
+/// The process is about to end, or to be replaced: ends the flows that it sends. Whether everything has gone: call it again after
+/// [`tend`].
+pub(super) fn leave(rt: &Runtime, endpoint: &Endpoint) -> bool {
+    let on_links = rt.flows.on_links.lock();
+    on_links.iter().for_each(|on_link| endpoint.close_sending(&on_link.flow));
+    on_links.iter().all(|on_link| on_link.flow.is_drained())
 }
 
 fn follow(rt: &Runtime, socket: &Arc<Datagram>, on_link: &mut OnLink) {

@@ -58,6 +58,9 @@ pub struct Destination {
     pub source: SocketAddr,
 }
 
+/// A flow on a link that is being ended.
+pub type Closing = (&'static Endpoint, Arc<SendingFlow>, Address);
+
 struct Flow {
     to: Address,
     state: State,
@@ -320,6 +323,17 @@ impl Outgoing {
         true
     }
 
+    /// Ends the flows on links. What their receivers do not take from them [comes back](Outgoing::follow_link).
+    pub fn close_links(&mut self) -> Vec<Closing> {
+        let on_links = self.flows.iter().filter_map(|flow| match &flow.state {
+            State::OnLink { endpoint, flow: on_link, .. } => Some((*endpoint, on_link.clone(), flow.to)),
+            _ => None,
+        });
+        let closing: Vec<_> = on_links.collect();
+        closing.iter().for_each(|(endpoint, flow, _)| endpoint.close_sending(flow));
+        closing
+    }
+
     /// The flow on a link has changed: sends by the kernel what its receiver has not taken. Another one may be requested later if it is
     /// over. `fd` is a descriptor of the socket.
     pub fn follow_link(&mut self, fd: c_int, to: &Address, on_link: &Arc<SendingFlow>, counts: &Counts) {
@@ -330,6 +344,8 @@ impl Outgoing {
         }) else {
             return;
         };
+        // First: then nothing more comes back.
+        let is_over = on_link.is_over();
         let reclaimed: Vec<_> = returned(endpoint, on_link).collect();
         if !reclaimed.is_empty() {
             self.resend(fd, to, &reclaimed, counts);
@@ -337,7 +353,7 @@ impl Outgoing {
         }
         let Some(flow) = self.find(to) else { return };
         if let State::OnLink { request_at, .. } = flow.state {
-            if on_link.is_closed() {
+            if is_over {
                 flow.state = State::Counting { sent: 0, request_at: request_at.saturating_mul(2) };
             }
         }
