@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
 from tests.apps.lib.paths import REPO, binaries
-from tests.lab.lib import COMMAND_SECONDS, UpLab, attempts, line_from, whole_wire
+from tests.apps.programs.datagram_leaving import NUMBERS
+from tests.lab.lib import COMMAND_SECONDS, SERVER_SECONDS, UpLab, attempts, line_from, whole_wire
+from tests.properties.datagram_world import Host, Step, World, difference
+from tests.properties.test_datagrams import programs
 
 SERVER, PORT = "10.99.0.1", 7100
 BURSTS = 60
@@ -66,8 +71,91 @@ def test_a_program_with_little_room_takes_links(siw: UpLab) -> None:
     until_on_links(siw, "peeking")
 
 
+#: A link is made in less.
+WARM_MS, ROUNDS = 400, 10
+LEAVING = ["close", "exit", "exec", "fork", "connect"]
+
+
+def all_counts(lab: UpLab, host: int, path: str) -> list[Counts]:
+    """Of the processes of a host that have ended, which left their counters there."""
+    lines = lab.out(host, "sh", "-c", f"cat {path}; rm {path}").splitlines()
+    return [json.loads(line)["cnt"] for line in lines]
+
+
+def leave(lab: UpLab, number: int, how: str) -> int:
+    """A receiver that sleeps, and senders that end right after their last datagram: those that came back."""
+    stats, port = f"/tmp/leaving-{number}", str(PORT + number)
+    python = [ACCELERATED, sys.executable, "-m", "tests.apps.programs.datagram_leaving"]
+    command = ["env", f"PYTHONPATH={REPO}", f"NETACC_EXIT_STATS={stats}", *python]
+    receiver = lab.start(1, *command, "receive", SERVER, port, how, str(ROUNDS))
+    assert line_from(receiver.stdout) == "ready\n"
+    lab.out(2, *command, "send", SERVER, port, str(WARM_MS), str(ROUNDS), *LEAVING)
+    printed, _ = receiver.communicate(timeout=COMMAND_SECONDS)
+    assert printed.splitlines() == [f"received {ROUNDS * NUMBERS}"]
+    counts = [*all_counts(lab, 1, stats), *all_counts(lab, 2, stats)]
+    assert sum(counters["violations"] for counters in counts) == 0
+    return sum(counters["datagrams_taken_back"] for counters in counts)
+
+
+@pytest.mark.parametrize("how", ["recv", "epoll"])
+def test_a_sender_that_ends_at_once_loses_nothing(siw: UpLab, how: str) -> None:
+    """Breaks if datagrams are lost that are under way on a link to a receiver that has just fallen asleep."""
+    if not any(leave(siw, 100 + number, how) > 0 for number in attempts()):
+        pytest.fail("no datagram was on the link")
+
+
 @pytest.mark.parametrize("accelerated", [(True, False), (False, True)], ids=["server", "client"])
 def test_a_plain_peer_sees_datagrams_only(siw: UpLab, accelerated: tuple[bool, bool]) -> None:
     """Breaks if anything of the library's arrives at a socket of a program that does not have it."""
     ends = converse(siw, "blocking", 90, accelerated)
     assert [counters.get("datagram_flows", 0) for counters in ends] == [0, 0]
+
+
+#: Of generated programs: for a datagram to come, also one that comes back first.
+PATIENCE_MS = 60
+#: A difference that does not come back is one of timing.
+RUNS = 3
+
+
+def world(lab: UpLab, accelerated: bool) -> World:
+    """A process on each host, for generated programs."""
+    reach = [lab.argv(host, [], SERVER_SECONDS) for host in (1, 2)]
+    stats = [Path(f"/tmp/generated-{host}") for host in (1, 2)]
+    addresses = [(f"10.99.0.{host}", f"fd99::{host}") for host in (1, 2)]
+    hosts = zip(stats, reach, addresses, strict=True)
+    return World([Host(accelerated, file, way, at, PATIENCE_MS) for file, way, at in hosts])
+
+
+def generated(lab: UpLab, examples: int) -> None:
+    """Compares programs of UDP calls on two hosts with the kernel's sockets there."""
+    both = [world(lab, accelerated) for accelerated in (False, True)]
+
+    @settings(max_examples=examples, derandomize=True, deadline=None, database=None)
+    @given(program=programs(between_hosts=True))
+    def as_the_kernels(program: tuple[list[str], list[Step]]) -> None:
+        for _ in range(RUNS):
+            found = difference(both[0].run(*program), both[1].run(*program), ordered=False)
+            if found is None:
+                return
+        pytest.fail(f"{found}\nprogram: {program}")
+
+    as_the_kernels()
+    for each in both:
+        each.end()
+    counted = "".join(
+        lab.out(host, "sh", "-c", "cat /tmp/generated-*; rm /tmp/generated-*") for host in (1, 2)
+    )
+    counts = [json.loads(line)["cnt"] for line in counted.splitlines()]
+    assert sum(count["violations"] for count in counts) == 0
+    assert sum(count["datagrams_received_link"] for count in counts) > 0
+
+
+def test_generated_programs(siw: UpLab) -> None:
+    """Breaks if a datagram between hosts is lost, doubled or changed, or a call answers otherwise."""
+    generated(siw, 6)
+
+
+@pytest.mark.long
+def test_many_generated_programs(pair: UpLab) -> None:
+    with whole_wire(pair):
+        generated(pair, 100)

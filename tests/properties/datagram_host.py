@@ -24,7 +24,7 @@ SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, SO_RXQ_OVFL = 29, 35, 37, 40
 #: SOF_TIMESTAMPING_RX_SOFTWARE and SOF_TIMESTAMPING_SOFTWARE.
 RECEIVED = 1 << 3 | 1 << 4
 #: For a datagram to arrive that was sent before: mostly microseconds, but a process may have to wait.
-PATIENCE_MS = 2
+PATIENCE_MS = int(os.environ.get("NETACC_DATAGRAM_PATIENCE_MS", "2"))
 LONG = 1 << 16
 #: Of a send that is split.
 PIECE = 64
@@ -50,6 +50,8 @@ OPTIONS: dict[str, list[tuple[int, int]]] = {
 }
 #: Of a time: a machine may be slow.
 OLDEST_S = 60
+#: Of sockets that are bound to one.
+FOUR, SIX = os.environ["NETACC_DATAGRAM_ADDRESSES"].split()
 sockets: dict[str, socket.socket] = {}
 
 
@@ -59,7 +61,7 @@ def new(name: str, kind: str) -> int:
     one = socket.socket(family, socket.SOCK_DGRAM)
     if kind == "dual":
         one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    one.bind(({"bound": "127.0.0.1", "six": "::1"}.get(kind, ""), 0))
+    one.bind(({"bound": FOUR, "six": SIX}.get(kind, ""), 0))
     sockets[name] = one
     return int(one.getsockname()[1])
 

@@ -14,11 +14,11 @@ import os
 import socket
 import subprocess
 import sys
-from typing import TextIO
+from typing import IO
 
 #: Enough for a flow to be made on a busy machine.
 WARM = 600
-WARM_BETWEEN_HOSTS = 1500
+WARM_BETWEEN_HOSTS = 50
 #: Within one process there is no wait in between.
 WARM_ALONE = 20000
 NUMBERS = 120
@@ -30,7 +30,7 @@ PATIENCE_S = 20
 Source = tuple[str, int]
 
 
-def send(orders: TextIO, answers: TextIO) -> None:
+def send(orders: IO[str], answers: IO[str]) -> None:
     """The sender: its orders are a line each, the first one with the receiver's address and port."""
     address, port, warm = orders.readline().split()
     one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -61,9 +61,9 @@ def show(name: str, found: list[int]) -> None:
 
 
 class Sender:
-    """The other process. It is started before there is a socket that it could inherit, or is on another host."""
+    """The other process. It is started before there is a socket to inherit, or is on another host."""
 
-    def __init__(self, orders: TextIO, answers: TextIO, warm: int) -> None:
+    def __init__(self, orders: IO[str], answers: IO[str], warm: int) -> None:
         self.orders, self.answers, self.warm = orders, answers, warm
 
     @classmethod
