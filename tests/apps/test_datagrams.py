@@ -176,15 +176,25 @@ def test_packet_info_is_the_kernels(lab: Lab) -> None:
     assert len(seen) == 3 and all(one.received_link > WARM for one in seen), seen
 
 
+REASONS = ["", "reuse-port", "kernel-wait", "kernel-option", "group-address", "peer-not-accelerated"]
 HOLDING = """
 import select, socket, sys
-held = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
+held = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(6)]
 for one in held:
     one.bind(("127.0.0.1", 0))
 held[1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 epoll = select.epoll()
 epoll.register(held[2], select.EPOLLIN | select.EPOLLONESHOT)
-for one in held:
+held[3].setsockopt(socket.SOL_UDP, 101, 1)  # UDP_NO_CHECK6_TX
+held[4].setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+held[4].setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
+    nobody.bind(("127.0.0.1", 0))
+    unread = nobody.getsockname()
+    for _ in range(50):
+        held[5].sendto(b"x", unread)
+        held[4].sendto(b"x", ("224.0.0.251", 9))
+for one in held[:4]:
     for _ in range(50):
         assert one.sendto(b"x", one.getsockname()) == len(one.recv(1))
 print("ready", flush=True)
@@ -203,8 +213,8 @@ def test_sockets_are_shown(lab: Lab) -> None:
         return subprocess.run([*command, *options], capture_output=True, text=True, check=True).stdout
 
     found = json.loads(shown("--json"))["udp"]
-    assert [one["reason"] for one in found] == ["", "kernel-option", "kernel-wait"]
-    for one in found:
+    assert [one["reason"] for one in found] == REASONS
+    for one in found[:4]:
         counts = [one[f"{way}_{by}"] for way in ("rx", "tx") for by in ("link", "kernel")]
         assert (counts[0] + counts[1], counts[2] + counts[3]) == (50, 50), one
         assert one["local"].startswith("127.0.0.1:") and not one["remote"]
@@ -293,7 +303,7 @@ WARM_MS = 12
 @pytest.mark.parametrize("how", ["recv", "poll", "epoll"])
 @pytest.mark.usefixtures("library")
 def test_a_sender_that_ends_at_once_loses_nothing(how: str, lab: Lab) -> None:
-    """Breaks if the datagrams of a sender that is gone are not received, or a sleeper is not woken for them."""
+    """Breaks if a datagram of a sender that is gone is not received, or wakes no sleeper."""
     port, counted = str(free_port()), lab.folder / "counted"
     program = [sys.executable, "-m", "tests.apps.programs.datagram_leaving"]
     receive = [*program, "receive", "127.0.0.1", port, how, str(ROUNDS)]

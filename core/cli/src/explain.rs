@@ -251,6 +251,8 @@ fn advice(reason: Reason) -> &'static str {
         Reason::PeerNotAccepted => "Wait until the server's program accepts it.",
         Reason::PeerKeepsTcp => "The other end's reason says more: `netacc explain` there.",
         Reason::PeerApart => "A common /dev/shm or NACC_SHM_DIR, and the same NACC_SHM_GROUP at both ends.",
+        Reason::GroupAddress | Reason::SameReceiver | Reason::HostOption => "Nothing: the kernel carries such datagrams.",
+        Reason::SourceUnknown => "Nothing: it tries again after more datagrams.",
         Reason::PeerElsewhere => "In another container of this host: the same NACC_SHM_DIR at both ends, and the container's own address instead of a published port. On another host: an RDMA device at both ends.",
         _ => "Use the same version of netacc and of the library.",
     }

@@ -174,7 +174,7 @@ pub struct DatagramSocketStats {
     pub rings_in: u64,
     /// Rings that take its datagrams.
     pub rings_out: u64,
-    /// The reason why it has no rings for good; empty if it may have some.
+    /// The reason why it has no rings: for good, or when it has asked for one last; empty if it has some, or has not asked.
     pub reason: String,
     /// Received from rings.
     pub rx_link: u64,

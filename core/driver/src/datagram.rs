@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use netacc_device::{Device, FourTuple, Instant, PeerAddress, PostError, Region};
 use netacc_proto::{
-    begins_flow_proof, is_flow_proof, FlowReceiver, FlowSender, MessageKind, Nonce, RingDescriptor, Span,
+    begins_flow_proof, is_flow_proof, FlowReceiver, FlowSender, MessageKind, Nonce, Reason, RingDescriptor, Span,
     CREDIT_BLOCK_LEN, RECORD_LEN,
 };
 use parking_lot::Mutex;
@@ -74,6 +74,8 @@ pub(crate) struct Sending {
     pub(crate) returned: VecDeque<LinkDatagram>,
     /// The receiver's proofs have it. Known once the flow was requested, and after its end.
     pub(crate) nonce: Option<Nonce>,
+    /// Why it has no link.
+    pub(crate) refused: Option<Reason>,
     pub(crate) counts: FlowCounts,
 }
 
@@ -155,7 +157,7 @@ impl Seat {
 impl SendingFlow {
     pub(crate) fn new(peer: PeerAddress, addresses: FourTuple) -> SendingFlow {
         let (place, returned) = (Place::Waiting { requested: false }, VecDeque::new());
-        let inner = Mutex::new(Sending { place, returned, nonce: None, counts: FlowCounts::default() });
+        let inner = Mutex::new(Sending { place, returned, nonce: None, refused: None, counts: FlowCounts::default() });
         SendingFlow { peer, addresses, inner }
     }
 
@@ -217,6 +219,11 @@ impl SendingFlow {
             Place::On(on) => on.1.is_closed() || on.0.peer_has_closed,
             Place::Gone => true,
         }
+    }
+
+    /// Why it has got no place on a link.
+    pub fn refused(&self) -> Option<Reason> {
+        self.inner.lock().refused
     }
 
     /// Whether neither end uses the flow any more: nothing comes back.

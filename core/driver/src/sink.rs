@@ -45,10 +45,13 @@ pub trait ReadySink: Send + Sync {
         false
     }
 
-    /// A peer requests a flow on a link, to the socket at `addresses.local`. Whether this process has that socket, and the
-    /// kernel has brought it a datagram from `addresses.remote`.
-    fn flow_offered(&self, _addresses: &FourTuple) -> bool {
-        false
+    /// A peer requests a flow on a link, to the socket at `addresses.local`.
+    ///
+    /// # Errors
+    /// Why it is refused: this process must have that socket, and the kernel must have brought it a datagram from
+    /// `addresses.remote`.
+    fn flow_offered(&self, _addresses: &FourTuple) -> Result<(), Reason> {
+        Err(Reason::UnknownStream)
     }
 
     /// A flow on a link is about to be granted to a peer. From now on the kernel may bring its proof.

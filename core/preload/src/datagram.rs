@@ -89,6 +89,8 @@ pub enum KernelOnly {
     Shared = 1,
     /// An option that only the kernel can honour.
     Option,
+    /// `SO_REUSEPORT`: the kernel chooses among several sockets.
+    ReusePort,
     /// A wait that only the kernel can end: a nested or one-shot interest of epoll, or an io_uring.
     Watched,
     /// There is no device within the host, or `NACC_DATAGRAMS` is 0.
@@ -100,9 +102,10 @@ pub enum KernelOnly {
 }
 
 impl KernelOnly {
-    const ALL: [KernelOnly; 6] = [
+    const ALL: [KernelOnly; 7] = [
         KernelOnly::Shared,
         KernelOnly::Option,
+        KernelOnly::ReusePort,
         KernelOnly::Watched,
         KernelOnly::Off,
         KernelOnly::Confined,
@@ -114,6 +117,7 @@ impl KernelOnly {
         match self {
             KernelOnly::Shared => "shared",
             KernelOnly::Option => "kernel-option",
+            KernelOnly::ReusePort => "reuse-port",
             KernelOnly::Watched => "kernel-wait",
             KernelOnly::Off => "switched-off",
             KernelOnly::Confined => "sandboxed",

@@ -28,7 +28,7 @@ use netacc_driver::{Endpoint, StreamCounters};
 use netacc_proto::{Phase, Reason};
 
 use crate::answers::Answers;
-use crate::datagram::Datagram;
+use crate::datagram::{Datagram, KernelOnly};
 use crate::leaving;
 use crate::os::clock::now;
 use crate::os::clock::timespec;
@@ -475,13 +475,19 @@ fn datagram_sockets() -> Vec<(RawFd, Arc<Datagram>)> {
 fn datagram(fd: RawFd, socket: &Datagram) -> DatagramSocketStats {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counts = socket.counts();
+    let rings_in = socket.incoming().rings() as u64;
+    let (rings_out, refused) = {
+        let outgoing = socket.outgoing();
+        (outgoing.rings() as u64, outgoing.refused())
+    };
+    let why = refused.filter(|_| rings_in + rings_out == 0).map(Reason::as_str);
     DatagramSocketStats {
         fd,
         local: peer::name(fd, real::getsockname),
         remote: peer::name(fd, real::getpeername),
-        rings_in: socket.incoming().rings() as u64,
-        rings_out: socket.outgoing().rings() as u64,
-        reason: socket.kernel_only().map_or(String::new(), |why| why.as_str().into()),
+        rings_in,
+        rings_out,
+        reason: socket.kernel_only().map(KernelOnly::as_str).or(why).unwrap_or_default().into(),
         rx_link: count(&counts.rx_link),
         tx_link: count(&counts.tx_link),
         rx_kernel: count(&counts.rx_kernel),

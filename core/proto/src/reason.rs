@@ -121,6 +121,14 @@ reasons! {
     /// No process of the folder `NACC_SHM_DIR` offers the other end: it is on another host or without that folder, is not
     /// accelerated, or sees other addresses, because they are translated on the way.
     PeerElsewhere = 41, "peer-elsewhere";
+    /// The datagrams go to a multicast or broadcast address, and so to several receivers.
+    GroupAddress = 42, "group-address";
+    /// An option of the UDP socket is served within a host only: `UDP_GRO`, and times of arrival.
+    HostOption = 43, "host-option";
+    /// Another flow of the same UDP socket goes to the same receiver, which could not tell their datagrams apart.
+    SameReceiver = 44, "same-receiver";
+    /// The kernel has not brought the receiver a datagram from the sender's address yet.
+    SourceUnknown = 45, "source-unknown";
     /// A code that this version does not define.
     Unknown = 65535, "unknown";
 }

@@ -3,7 +3,8 @@
 //! [`run_datagrams`] draws a world from a seed, lets its programs send, receive and sleep at random while the kernels' network
 //! loses and reorders and links die, then stops the faults and drives everything to quiescence. It checks that
 //! * each datagram is received at most once, by the socket that it was sent to, from the address that sent it, unchanged;
-//! * one is missing only if the kernels' network or a full socket dropped it, or if it was on a link that died;
+//! * one is missing only if the kernels' network or a full socket dropped it, or if it was on a link that died, also if its
+//!   sender ends the flow at once;
 //! * a program that sleeps in the kernel has no datagram from a link, and everything is received in the end;
 //! * no datagram of a link overtakes those that were sent before it, where the kernels' network is in order;
 //! * programs see no proofs, sockets without the library least of all, and no honest host is accused of a violation;

@@ -19,7 +19,7 @@ use netacc_driver::{
     Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, ReceivingFlow, SendingFlow, Sharing, Shutdown, StreamCell,
 };
 use netacc_proto::{
-    Accept, CacheConfig, ControlMessage, FlowGrant, FlowRequest, Hello, Immediate, MessageKind, Open, Record,
+    Accept, CacheConfig, ControlMessage, FlowGrant, FlowRequest, Hello, Immediate, MessageKind, Open, Reason, Record,
     RecordHeader, RecordKind, RingDescriptor, Role, TxSink, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN,
     CREDIT_BLOCK_LEN, FLOW_RECORD_HEADER_LEN, LINK_REGION_LEN,
 };
@@ -104,8 +104,8 @@ impl ReadySink for Owner {
     fn takes_flows(&self) -> bool {
         true
     }
-    fn flow_offered(&self, _: &FourTuple) -> bool {
-        true
+    fn flow_offered(&self, _: &FourTuple) -> Result<(), Reason> {
+        Ok(())
     }
     fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {
         self.0.lock().expect("no thread panics with it").push(flow.clone());

@@ -351,6 +351,7 @@ impl Endpoint {
             }
             if !is_made {
                 inner.place = Place::Gone;
+                inner.refused = Some(Reason::PeerNotFound);
             }
         }
         drop(inner);
@@ -431,9 +432,7 @@ impl Endpoint {
         if ring_len > self.config.ring_len || link.caps.peer_memory {
             return Err(Reason::MemoryLimit);
         }
-        if !self.sink().flow_offered(&addresses) {
-            return Err(Reason::UnknownStream);
-        }
+        self.sink().flow_offered(&addresses)?;
         let (slot, region) = self.take_slot(link, ring_len)?;
         let nonce = self.nonce();
         let proto = FlowReceiver::new(nonce, request);
@@ -471,10 +470,11 @@ impl Endpoint {
     }
 
     /// A peer refuses a flow of ours, if the slot is one's.
-    pub(super) fn handle_flow_refused(&self, link: &LinkCell, slot: u16) {
-        let Some(LinkFlow::Sending(flow)) = self.flow_at(link, slot) else { return };
+    pub(super) fn handle_flow_refused(&self, link: &LinkCell, refuse: &Refuse) {
+        let Some(LinkFlow::Sending(flow)) = self.flow_at(link, refuse.peer_slot) else { return };
         let mut inner = flow.inner.lock();
         if matches!(&inner.place, Place::On(on) if on.0.far.is_none()) {
+            inner.refused = Some(Reason::from_code(refuse.reason));
             self.free_seat_if(true, &mut inner.place);
         }
         drop(inner);

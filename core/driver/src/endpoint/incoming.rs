@@ -332,7 +332,7 @@ impl Endpoint {
                 if let Some(Some(cell)) = rx.slots.get(usize::from(refuse.peer_slot)) {
                     self.handle_refuse(link, cell, &refuse);
                 } else {
-                    self.handle_flow_refused(link, refuse.peer_slot);
+                    self.handle_flow_refused(link, &refuse);
                 }
                 true
             }

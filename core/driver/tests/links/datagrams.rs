@@ -6,7 +6,7 @@ use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::middleware::Event;
 use netacc_device::{FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, ReceivingFlow, SendingFlow, StreamCell};
-use netacc_proto::FlowRefusal;
+use netacc_proto::{FlowRefusal, Reason};
 
 use crate::common::{config, connect, run};
 use crate::endpoints::{configured, write};
@@ -37,8 +37,9 @@ impl ReadySink for Owner {
         self.1
     }
 
-    fn flow_offered(&self, addresses: &FourTuple) -> bool {
-        self.0.lock().unwrap().accepts == Some(*addresses)
+    fn flow_offered(&self, addresses: &FourTuple) -> Result<(), Reason> {
+        let accepts = self.0.lock().unwrap().accepts == Some(*addresses);
+        accepts.then_some(()).ok_or(Reason::SourceUnknown)
     }
 
     fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {
@@ -200,7 +201,12 @@ fn a_receiver_that_leaves_keeps_what_has_come_or_gives_it_back() {
 //# The receiver refuses a flow to a socket that it does not have
 #[test]
 fn flows_are_refused() {
-    for (takes, has_socket, ring_len) in [(true, false, 4096), (true, true, 2048), (false, true, 4096)] {
+    let refused = [
+        (true, false, 4096, Reason::SourceUnknown),
+        (true, true, 2048, Reason::MemoryLimit),
+        (false, true, 4096, Reason::PeerNotFound),
+    ];
+    for (takes, has_socket, ring_len, reason) in refused {
         let (sender, receiver, seen) = ends(takes, ring_len);
         if !has_socket {
             seen.lock().unwrap().accepts = None;
@@ -208,6 +214,7 @@ fn flows_are_refused() {
         let sending = sender.open_flow(receiver.cm().address(), addresses());
         run([&sender, &receiver]);
         assert!(sending.is_closed() && !sending.is_open(), "{takes} {has_socket} {ring_len}");
+        assert_eq!(sending.refused(), Some(reason));
         assert!(seen.lock().unwrap().granted.is_empty());
         assert_eq!(sender.send_datagram(&sending, b"x", 64, 0), Err(FlowRefusal::Closed));
         let streams: Vec<_> = sender.links().iter().map(|link| link.streams).collect();

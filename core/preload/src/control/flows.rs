@@ -14,8 +14,9 @@ use std::sync::Arc;
 use netacc_datagram::{inbox_len, Receiver, Sender, OUTBOX_LEN};
 use netacc_device::{ConnectionId, FourTuple, QueuePairId};
 use netacc_driver::{Endpoint, Flow};
+use netacc_proto::Reason;
 
-use super::links;
+use super::links::{self, Refused};
 use crate::datagram::{local_address, wants, Address, Datagram, Destination, KernelOnly, Pending, Ring, Wanted};
 use crate::os::errno::{errno, set_errno};
 use crate::os::sockopt;
@@ -135,11 +136,15 @@ pub(super) fn request_wanted(rt: &'static Runtime, endpoint: &'static Endpoint) 
     for Wanted { socket, fd, to } in std::mem::take(&mut *rt.flows.wanted.lock()) {
         let Some(socket) = socket.upgrade() else { continue };
         match request(rt, endpoint, &socket, fd, &to) {
-            Some(Requested::Ring(id)) => {
+            Ok(Requested::Ring(id)) => {
                 drop(rt.flows.pending.lock().insert(id, Pending::Outgoing(Arc::downgrade(&socket), to)));
             }
-            Some(Requested::OnLink) => {}
-            None => socket.outgoing().refuse(&to),
+            Ok(Requested::OnLink) => {}
+            Err((reason, other)) => {
+                endpoint.counters().reason(reason);
+                end(rt, other.into_iter().collect());
+                socket.outgoing().refuse(&to, reason);
+            }
         }
     }
 }
@@ -158,46 +163,40 @@ fn request(
     socket: &Arc<Datagram>,
     fd: c_int,
     address: &Address,
-) -> Option<Requested> {
+) -> Result<Requested, Refused> {
     let is_it = matches!(table::get_full(fd).as_deref(), Some(Entry::Datagram(known)) if Arc::ptr_eq(known, socket));
     if !is_it || socket.is_kernel_only() {
-        return None;
+        return Err((Reason::Closing, None));
     }
-    let to = address.socket_addr()?;
-    let local = local_address(fd)?;
+    let (Some(to), Some(local)) = (address.socket_addr(), local_address(fd)) else {
+        return Err((Reason::UnknownStream, None));
+    };
+    if links::is_group(to.ip()) {
+        return Err((Reason::GroupAddress, None));
+    }
     if let Some(source) = links::source_towards(local, to) {
         let addresses = FourTuple { local: source, remote: to };
-        let requested = links::request(rt, endpoint, (socket, fd), (address, addresses));
-        if let Err(Some(other)) = requested {
-            end(rt, vec![other]);
-        }
-        return requested.ok().map(|()| Requested::OnLink);
+        return links::request(rt, endpoint, (socket, fd), (address, addresses)).map(|()| Requested::OnLink);
     }
     let source = source_for(local, to);
-    if !are_of_one_host(source.ip(), to.ip()) {
-        return None;
-    }
-    if !may_flow(endpoint, source) {
-        return None;
+    if !are_of_one_host(source.ip(), to.ip()) || !may_flow(endpoint, source) {
+        return Err((Reason::NotAdmitted, None));
     }
     let hosts = [to.ip(), Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-    let (peer, number) = hosts.into_iter().find_map(|ip| {
+    let found = hosts.into_iter().find_map(|ip| {
         let theirs = FourTuple { local: SocketAddr::new(ip, 0), remote: SocketAddr::new(ip, to.port()) };
         endpoint.directory().lookup(&theirs)
-    })?;
-    if let Err(other) = socket.outgoing().reserve(address, Destination { peer, number, source }) {
-        if let Some(qp) = other {
-            rt.flows.established.lock().remove(&qp);
-            endpoint.end_flow(qp);
-        }
-        return None;
-    }
+    });
+    let (peer, number) = found.ok_or((Reason::PeerNotFound, None))?;
+    let reserved = socket.outgoing().reserve(address, Destination { peer, number, source });
+    reserved.map_err(|other| (Reason::SameReceiver, other))?;
     let mut outgoing = socket.outgoing();
     // With the lock held: a thread that sets an option reads them anew.
     outgoing.marks = sockopt::marks(fd);
     drop(outgoing);
     let request = Request { number, source, destination: to.ip() };
-    endpoint.request_flow(peer, OUTBOX_LEN, &request.encode()).ok().map(Requested::Ring)
+    let requested = endpoint.request_flow(peer, OUTBOX_LEN, &request.encode());
+    requested.map(Requested::Ring).map_err(|_| (Reason::PeerNotFound, None))
 }
 
 /// Whether the processes that can request a flow from `source`, or be requested to accept one, are trusted: nothing but
@@ -265,7 +264,7 @@ fn attach(pending: Pending, flow: Flow) -> Option<Arc<Datagram>> {
 pub(super) fn failed(rt: &Runtime, id: ConnectionId) {
     if let Some(Pending::Outgoing(socket, to)) = rt.flows.pending.lock().remove(&id) {
         if let Some(socket) = socket.upgrade() {
-            socket.outgoing().refuse(&to);
+            socket.outgoing().refuse(&to, Reason::PeerBusy);
         }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use netacc_device::{FourTuple, Instant, QueuePairId};
 use netacc_driver::{Endpoint, ReceivingFlow, SendingFlow};
+use netacc_proto::Reason;
 
 use crate::datagram::{local_address, proofs, Address, Datagram, Destination, Linked, OnLink, Origin, Proven};
 use crate::os::clock::now;
@@ -25,8 +26,7 @@ use crate::table::{self, Entry};
 /// The address from which a socket that is bound to `local` sends to a process of another host. `None`: the destination is
 /// of this host, or no process'.
 pub fn source_towards(local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
-    let is_broadcast = to.ip() == IpAddr::V4(Ipv4Addr::BROADCAST);
-    if to.ip().is_loopback() || to.ip().is_multicast() || to.ip().is_unspecified() || is_broadcast {
+    if to.ip().is_loopback() || is_group(to.ip()) || to.ip().is_unspecified() {
         return None;
     }
     let source = match local.ip().is_unspecified() {
@@ -34,6 +34,11 @@ pub fn source_towards(local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
         false => local.ip(),
     };
     (source != to.ip() && !source.is_loopback()).then(|| SocketAddr::new(source, local.port()))
+}
+
+/// Whether datagrams to there have several receivers.
+pub(super) fn is_group(ip: IpAddr) -> bool {
+    ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 /// The address of this host from which the kernel sends to there.
@@ -56,24 +61,26 @@ pub fn offer(endpoint: &Endpoint, local: SocketAddr, source: SocketAddr) {
     endpoint.directory().offer_flows(&FourTuple { local, remote: source });
 }
 
-/// Requests a flow. `Err`: there is no peer for it, or the socket already sends to the destination in another way; the queue pair of
-/// that is to be ended.
+/// Why there is no flow, and the queue pair of another one to the same socket, which is to be ended.
+pub(super) type Refused = (Reason, Option<QueuePairId>);
+
+/// Requests a flow. `Err`: there is no peer for it, or the socket already sends to the destination in another way.
 pub(super) fn request(
     rt: &'static Runtime,
     endpoint: &'static Endpoint,
     (socket, fd): (&Arc<Datagram>, c_int),
     (to, addresses): (&Address, FourTuple),
-) -> Result<(), Option<QueuePairId>> {
+) -> Result<(), Refused> {
     if !socket.fits_links() {
-        return Err(None);
+        return Err((Reason::HostOption, None));
     }
     // The destination may be at a port for which nobody accepts links.
     let known = socket.incoming().peer_of(&addresses);
     let Some(peer) = known.or_else(|| endpoint.directory().lookup(&addresses).map(|(peer, _)| peer)) else {
-        return Err(None);
+        return Err((Reason::PeerNotFound, None));
     };
     let destination = Destination { peer, number: addresses.remote.port().into(), source: addresses.local };
-    socket.outgoing().reserve(to, destination)?;
+    socket.outgoing().reserve(to, destination).map_err(|other| (Reason::SameReceiver, other))?;
     let flow = endpoint.open_flow(peer, addresses);
     let mut outgoing = socket.outgoing();
     // With the lock held: a thread that sets an option reads them anew.
@@ -82,30 +89,44 @@ pub(super) fn request(
     drop(outgoing);
     if !placed {
         endpoint.close_sending(&flow);
-        return Err(None);
+        return Err((Reason::Closing, None));
     }
     socket.expect_proofs(Proven::Destination(flow.clone()));
     rt.flows.on_links.lock().push(OnLink { flow, socket: Arc::downgrade(socket), to: *to, counted: false });
     Ok(())
 }
 
-/// The socket to which a peer may send on a link, and where the flow comes from.
-pub(super) fn offered(rt: &Runtime, addresses: &FourTuple) -> Option<(Arc<Datagram>, Origin)> {
-    rt.flows.at(addresses.local).into_iter().find_map(|socket| {
-        if socket.is_kernel_only() || !socket.fits_links() {
-            return None;
+/// The socket to which a peer may send on a link, and where the flow comes from. `Err`: why there is none.
+pub(super) fn offered(rt: &Runtime, addresses: &FourTuple) -> Result<(Arc<Datagram>, Origin), Reason> {
+    let mut refused = Reason::UnknownStream;
+    for socket in rt.flows.at(addresses.local) {
+        match origin_at(&socket, addresses) {
+            Ok(origin) => return Ok((socket, origin)),
+            Err(reason) => refused = reason,
         }
-        let origin = {
-            let incoming = socket.incoming();
-            incoming.origin(addresses.remote, addresses.local.ip()).filter(|_| incoming.has_room())?
-        };
-        (!socket.gives_messages() || origin.messages.is_some()).then_some((socket, origin))
+    }
+    Err(refused)
+}
+
+fn origin_at(socket: &Datagram, addresses: &FourTuple) -> Result<Origin, Reason> {
+    if socket.is_kernel_only() {
+        return Err(Reason::KernelOnly);
+    }
+    if !socket.fits_links() {
+        return Err(Reason::HostOption);
+    }
+    let incoming = socket.incoming();
+    let origin = incoming.origin(addresses.remote, addresses.local.ip());
+    let origin = origin.filter(|origin| !socket.gives_messages() || origin.messages.is_some());
+    origin.ok_or(Reason::SourceUnknown).and_then(|origin| match incoming.has_room() {
+        true => Ok(origin),
+        false => Err(Reason::Exhausted),
     })
 }
 
 /// A flow was granted to a peer.
 pub(super) fn granted(rt: &Runtime, endpoint: &'static Endpoint, flow: &Arc<ReceivingFlow>) {
-    let attached = offered(rt, &flow.addresses).is_some_and(|(socket, mut origin)| {
+    let attached = offered(rt, &flow.addresses).is_ok_and(|(socket, mut origin)| {
         origin.messages = origin.messages.filter(|_| socket.gives_messages());
         let link = Linked::new(flow.clone(), endpoint, origin);
         socket.attach_link(link, Proven::Source(endpoint, flow.clone()))

@@ -124,8 +124,8 @@ impl ReadySink for Sink {
         get().is_some_and(|rt| rt.config.datagrams)
     }
 
-    fn flow_offered(&self, addresses: &FourTuple) -> bool {
-        get().is_some_and(|rt| links::offered(rt, addresses).is_some())
+    fn flow_offered(&self, addresses: &FourTuple) -> Result<(), Reason> {
+        links::offered(get().ok_or(Reason::NotYet)?, addresses).map(drop)
     }
 
     fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {

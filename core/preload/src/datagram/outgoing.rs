@@ -8,6 +8,7 @@ use std::sync::Arc;
 use netacc_datagram::{Marks, Reclaimed, Refusal, Sender};
 use netacc_device::{PeerAddress, QueuePairId};
 use netacc_driver::{Endpoint, LinkDatagram, SendingFlow};
+use netacc_proto::Reason;
 
 use super::{Address, Counts, Resent};
 use crate::os::clock::wall_nanos;
@@ -70,6 +71,8 @@ struct Flow {
     by_kernel: u64,
     /// Datagrams that were taken back from the ring: they go by the kernel before all others.
     reclaimed: Vec<Reclaimed>,
+    /// Why there was no ring when one was requested last.
+    refused: Option<Reason>,
 }
 
 impl Flow {
@@ -162,6 +165,11 @@ impl Outgoing {
         self.flows.iter().filter(is_made).count()
     }
 
+    /// Why the latest destination for which a ring was requested has none, as far as is known.
+    pub fn refused(&self) -> Option<Reason> {
+        self.flows.iter().rev().find_map(|flow| flow.refused)
+    }
+
     /// Whether datagrams to there come from this address, as far as is known, if the program names none.
     pub fn may_come_from(&mut self, to: &Address, source: IpAddr) -> bool {
         self.find(to).and_then(|flow| flow.destination).is_none_or(|known| known.source.ip() == source)
@@ -221,6 +229,7 @@ impl Outgoing {
                     destination: None,
                     by_kernel: count,
                     reclaimed: Vec::new(),
+                    refused: None,
                 });
             }
             return Way::Kernel;
@@ -354,6 +363,7 @@ impl Outgoing {
         let Some(flow) = self.find(to) else { return };
         if let State::OnLink { request_at, .. } = flow.state {
             if is_over {
+                flow.refused = on_link.refused();
                 flow.state = State::Counting { sent: 0, request_at: request_at.saturating_mul(2) };
             }
         }
@@ -389,8 +399,9 @@ impl Outgoing {
     }
 
     /// There will be no ring for now.
-    pub fn refuse(&mut self, to: &Address) {
+    pub fn refuse(&mut self, to: &Address, reason: Reason) {
         if let Some(flow) = self.find(to) {
+            flow.refused = Some(reason);
             if let State::Requested { request_at } = flow.state {
                 flow.state = State::Counting { sent: 0, request_at: request_at.saturating_mul(2) };
             }
@@ -455,7 +466,8 @@ mod tests {
             |outgoing: &mut Outgoing, n: usize| (0..n).filter(|_| send(outgoing, 1) == Way::KernelThenRequest).count();
         assert_eq!(requests(&mut outgoing, 3), 0);
         assert_eq!(requests(&mut outgoing, 100), 1);
-        outgoing.refuse(&to(1));
+        outgoing.refuse(&to(1), Reason::PeerNotFound);
+        assert_eq!(outgoing.refused(), Some(Reason::PeerNotFound));
         assert_eq!(requests(&mut outgoing, 7), 0);
         assert_eq!(requests(&mut outgoing, 100), 1);
     }

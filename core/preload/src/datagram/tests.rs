@@ -10,7 +10,7 @@ use netacc_datagram::Marks;
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::{FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, ReceivingFlow, SendingFlow, Sharing, StreamCell};
-use netacc_proto::{CacheConfig, RECORD_LEN};
+use netacc_proto::{CacheConfig, Reason, RECORD_LEN};
 use parking_lot::Mutex;
 
 use super::*;
@@ -35,8 +35,8 @@ impl ReadySink for Owner {
         true
     }
 
-    fn flow_offered(&self, _: &FourTuple) -> bool {
-        true
+    fn flow_offered(&self, _: &FourTuple) -> Result<(), Reason> {
+        Ok(())
     }
 
     fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {

@@ -164,7 +164,8 @@ pub unsafe fn setsockopt(
     let bytes = &copy[..there];
     match &**entry {
         Entry::Datagram(socket) if datagram_kernel_only(level, name, bytes) && !switches_off(level, name, bytes) => {
-            flows::withdraw(socket, fd, KernelOnly::Option);
+            let shares_port = (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEPORT);
+            flows::withdraw(socket, fd, if shares_port { KernelOnly::ReusePort } else { KernelOnly::Option });
         }
         Entry::Datagram(_) => {}
         _ if kernel_only(level, name) && !switches_off(level, name, bytes) => leave_link(entry, fd),

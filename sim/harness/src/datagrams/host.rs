@@ -7,6 +7,7 @@ use std::sync::Arc;
 use netacc_device::middleware::{Fault, FaultConfig, SplitMix64};
 use netacc_device::{Device, FourTuple, Instant, PeerAddress};
 use netacc_driver::{Endpoint, LinkDatagram, Readiness, ReadySink, ReceivingFlow, SendingFlow, StreamCell};
+use netacc_proto::Reason;
 use parking_lot::Mutex;
 
 use crate::network::{Net, Port};
@@ -59,8 +60,9 @@ impl ReadySink for Owner {
         true
     }
 
-    fn flow_offered(&self, addresses: &FourTuple) -> bool {
-        self.0.lock().sources.contains(&(addresses.local, addresses.remote))
+    fn flow_offered(&self, addresses: &FourTuple) -> Result<(), Reason> {
+        let is_known = self.0.lock().sources.contains(&(addresses.local, addresses.remote));
+        is_known.then_some(()).ok_or(Reason::SourceUnknown)
     }
 
     fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {
@@ -158,6 +160,13 @@ impl Host {
             self.opened.push(flow);
         }
         false
+    }
+
+    /// A program ends a flow right after it has sent something, as by closing its socket.
+    pub(super) fn end_flow(&mut self, socket: usize, to: SocketAddr) {
+        if let Some(flow) = self.sockets[socket].sending.get(&to) {
+            self.endpoint.close_sending(flow);
+        }
     }
 
     /// Datagrams that their receiver did not take before it slept go by the kernel.

@@ -30,6 +30,8 @@ pub(super) struct Rates {
     reorders: bool,
     /// Steps in which a link dies.
     kill: u16,
+    /// Flows that end right after a send.
+    end: u16,
     /// Bytes of the longest datagram.
     longest: usize,
     pub(super) hosts: usize,
@@ -41,11 +43,13 @@ impl Rates {
         // The times of modelled NICs are their own: a record may have to wait for longer than its patience there.
         let reorders = rng.below(2) == 0 || preset == Preset::Nic;
         let kill = [0, 0, 5][rng.below(3)];
-        Rates { lose, reorders, kill, longest: [40, 600, 3000][rng.below(3)], hosts: 2 + rng.below(2) }
+        let end = [0, 0, 100][rng.below(3)];
+        Rates { lose, reorders, kill, end, longest: [40, 600, 3000][rng.below(3)], hosts: 2 + rng.below(2) }
     }
 
     fn is_in_order(self) -> bool {
-        self.lose == 0 && !self.reorders && self.kill == 0
+        // What is in a ring at the end of its flow does not wait for the kernel.
+        self.lose == 0 && !self.reorders && self.kill == 0 && self.end == 0
     }
 }
 
@@ -176,6 +180,9 @@ impl World {
             self.sent.push(Sent { from, to, len, received: false, dropped: false, by_link });
             self.summary.sent += 1;
             self.collect();
+        }
+        if self.rng.chance(self.rates.end) {
+            self.hosts[host].end_flow(socket, to);
         }
     }
 
