@@ -19,9 +19,9 @@ from tests.sim.rows import Row, mean, simulate
 AIMS: dict[str, float | None] = {"rate": 0.1, "p50": 0.1, "p99": 0.2, "p999": 0.3, "cpu": None}
 #: Processors that other work keeps busy, at most, for the aims to count.
 QUIET = 0.1
-#: Redis' loads that are predicted, and how many seconds each is measured: most of it with all connections made.
+#: Redis' loads that are predicted, and the seconds of each measurement, for most of which all are connected.
 CONNECTIONS = {1: 1.0, 10: 1.0, 100: 2.0, 1000: 6.0}
-#: The calls of epoll_ctl that redis-benchmark 7.0 makes for a request that it does not pipeline, by `strace -c`.
+#: The calls of epoll_ctl that redis-benchmark 7.0 makes for each request without a pipeline, by `strace -c`.
 INTEREST_CHANGES = 5
 
 

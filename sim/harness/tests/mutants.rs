@@ -52,7 +52,8 @@ fn a_corrupt_credit_word() {
 
 #[test]
 fn a_lost_give() {
-    caught(Mutant::DropGive, None, &[What::Stuck, What::LostEdge]);
+    // Where the idle time of a seed is short, a stream that waits for ever is checked too often for the drain to end.
+    caught(Mutant::DropGive, None, &[What::Stuck, What::LostEdge, What::Restless]);
 }
 
 #[test]

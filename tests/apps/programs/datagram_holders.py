@@ -1,8 +1,5 @@
 """A UDP socket that gets another holder while datagrams are in its ring: `datagram_holders.py WAY`.
 
-`datagram_holders.py WAY ADDRESS PORT` waits for the sender, `datagram_holders.py sender ADDRESS PORT`, on
-another host.
-
 Prints what its holders have received, a line each: the name of the holder, and numbers. The datagrams come
 from another process, which sends them to a receiver that is awake and does not read.
 """
@@ -14,11 +11,9 @@ import os
 import socket
 import subprocess
 import sys
-from typing import IO
 
 #: Enough for a flow to be made on a busy machine.
 WARM = 600
-WARM_BETWEEN_HOSTS = 50
 #: Within one process there is no wait in between.
 WARM_ALONE = 20000
 NUMBERS = 120
@@ -27,28 +22,26 @@ MORE = 30
 #: No datagram takes longer.
 PATIENCE_S = 20
 
-Source = tuple[str, int]
-
-
-def send(orders: IO[str], answers: IO[str]) -> None:
-    """The sender: its orders are a line each, the first one with the receiver's address and port."""
-    address, port, warm = orders.readline().split()
-    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    one.connect((address, int(port)))
-    one.settimeout(PATIENCE_S)
-    for _ in range(int(warm)):
-        one.send(b"warm")
-        one.recv(10)
-    for count in (NUMBERS, MORE):
-        if not orders.readline():
-            return
-        first = 0 if count == NUMBERS else NUMBERS
-        for number in range(first, first + count):
-            one.send(number.to_bytes(4, "big"))
-        print("sent", file=answers, flush=True)
-    answer = one.recv(10)
-    print(answer.decode(), file=answers, flush=True)
-    orders.readline()
+SENDER = f"""
+import socket, sys
+port, more, numbers = int(sys.stdin.readline()), {MORE}, {NUMBERS}
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.connect(("127.0.0.1", port))
+one.settimeout({PATIENCE_S})
+for _ in range({WARM}):
+    one.send(b"warm")
+    one.recv(10)
+for count in (numbers, more):
+    if not sys.stdin.readline():
+        sys.exit()
+    first = 0 if count == numbers else numbers
+    for number in range(first, first + count):
+        one.send(number.to_bytes(4, "big"))
+    print("sent", flush=True)
+answer = one.recv(10)
+print(answer.decode(), flush=True)
+sys.stdin.readline()
+"""
 
 
 def numbers(one: socket.socket, count: int) -> list[int]:
@@ -61,26 +54,13 @@ def show(name: str, found: list[int]) -> None:
 
 
 class Sender:
-    """The other process. It is started before there is a socket to inherit, or is on another host."""
+    """The other process. It is started before there is a socket that it could inherit."""
 
-    def __init__(self, orders: IO[str], answers: IO[str], warm: int) -> None:
-        self.orders, self.answers, self.warm = orders, answers, warm
-
-    @classmethod
-    def here(cls) -> Sender:
-        command = [sys.executable, "-m", "tests.apps.programs.datagram_holders", "sender"]
-        popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert popen.stdin is not None and popen.stdout is not None
-        return cls(popen.stdin, popen.stdout, WARM)
-
-    @classmethod
-    def there(cls, address: str, port: int) -> Sender:
-        """It makes two connections to us, for orders and answers: each ends by itself, as a pipe does."""
-        with socket.create_server((address, port)) as listener:
-            print("ready", flush=True)
-            (orders, _), (answers, _) = listener.accept(), listener.accept()
-        with orders, answers:
-            return cls(orders.makefile("w"), answers.makefile("r"), WARM_BETWEEN_HOSTS)
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", SENDER]
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.popen.stdin is not None and self.popen.stdout is not None
+        self.orders, self.answers = self.popen.stdin, self.popen.stdout
 
     def go_on(self, order: str = "") -> None:
         print(order, file=self.orders, flush=True)
@@ -95,40 +75,38 @@ class Sender:
         assert self.answers.read() == ""
 
 
-def serve(one: socket.socket, sender: Sender) -> Source:
-    """The sender's address. Then there are datagrams that nobody has read."""
-    address, own_port = one.getsockname()
-    sender.go_on(f"{address} {own_port} {sender.warm}")
-    source = ("", 0)
-    for _ in range(sender.warm):
-        source = one.recvfrom(10)[1]
+def serve(one: socket.socket, sender: Sender) -> int:
+    """The sender's port. Then there are datagrams that nobody has read."""
+    sender.go_on(str(one.getsockname()[1]))
+    for _ in range(WARM):
+        _, source = one.recvfrom(10)
         one.sendto(b"warm", source)
     sender.go_on()
     sender.has_said("sent")
-    return source
+    return int(source[1])
 
 
-def finish(one: socket.socket, sender: Sender, source: Source, name: str) -> None:
+def finish(one: socket.socket, sender: Sender, port: int, name: str) -> None:
     """A holder that reads all, and answers from the socket."""
     show(name, numbers(one, NUMBERS))
     sender.go_on()
     sender.has_said("sent")
     show(name, numbers(one, MORE))
-    one.sendto(b"answer", source)
+    one.sendto(b"answer", ("127.0.0.1", port))
     sender.has_said("answer")
     sender.end()
 
 
-def in_child(one: socket.socket, sender: Sender, source: Source) -> None:
+def in_child(one: socket.socket, sender: Sender, port: int) -> None:
     child = os.fork()
     if child == 0:
-        finish(one, sender, source, "child")
+        finish(one, sender, port, "child")
         os._exit(0)
     sender.orders.close()
     assert os.waitpid(child, 0)[1] == 0
 
 
-def in_both(one: socket.socket, sender: Sender, source: Source) -> None:
+def in_both(one: socket.socket, sender: Sender, port: int) -> None:
     """The parent reads a part before and a part after the child does."""
     show("parent", numbers(one, 10))
     child = os.fork()
@@ -140,19 +118,19 @@ def in_both(one: socket.socket, sender: Sender, source: Source) -> None:
     sender.go_on()
     sender.has_said("sent")
     show("parent", numbers(one, MORE))
-    one.sendto(b"answer", source)
+    one.sendto(b"answer", ("127.0.0.1", port))
     sender.has_said("answer")
     sender.end()
 
 
-def in_daemon(one: socket.socket, sender: Sender, source: Source) -> None:
+def in_daemon(one: socket.socket, sender: Sender, port: int) -> None:
     """The parent ends at once."""
     done, finished = os.pipe()
     if os.fork() == 0:
         middle = os.fork()
         if middle == 0:
             os.close(done)
-            finish(one, sender, source, "daemon")
+            finish(one, sender, port, "daemon")
             os._exit(0)
         os._exit(0)
     one.close()
@@ -205,23 +183,23 @@ def reading(one: socket.socket, sender: Sender) -> list[str]:
     return [*command, *map(str, numbers)]
 
 
-def by_exec(one: socket.socket, sender: Sender, source: Source) -> None:
-    del source
+def by_exec(one: socket.socket, sender: Sender, port: int) -> None:
+    del port
     command = reading(one, sender)
     os.execv(command[0], command)
 
 
-def by_spawn(one: socket.socket, sender: Sender, source: Source) -> None:
-    del source
+def by_spawn(one: socket.socket, sender: Sender, port: int) -> None:
+    del port
     command = reading(one, sender)
     child = os.posix_spawn(command[0], command, os.environ)
     sender.orders.close()
     assert os.waitpid(child, 0)[1] == 0
 
 
-def by_rights(one: socket.socket, sender: Sender, source: Source, other: socket.socket) -> None:
+def by_rights(one: socket.socket, sender: Sender, port: int, other: socket.socket) -> None:
     """To a process that was there before."""
-    del source
+    del port
     fds = array.array("i", [one.fileno()])
     other.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
     one.close()
@@ -268,27 +246,16 @@ def main() -> None:
     if way == "left":
         after_others()
         return
-    if way == "sender" and len(sys.argv) == 2:
-        send(sys.stdin, sys.stdout)
-        return
-    between_hosts = (sys.argv[2], int(sys.argv[3])) if len(sys.argv) > 2 else None
-    if way == "sender" and between_hosts:
-        with (
-            socket.create_connection(between_hosts) as orders,
-            socket.create_connection(between_hosts) as answers,
-        ):
-            send(orders.makefile("r"), answers.makefile("w"))
-        return
     receiver = receive_socket() if way == "rights" else None
-    sender = Sender.there(*between_hosts) if between_hosts else Sender.here()
+    sender = Sender()
     one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    one.bind(between_hosts or ("127.0.0.1", 0))
-    source = serve(one, sender)
+    one.bind(("127.0.0.1", 0))
+    port = serve(one, sender)
     if receiver:
-        by_rights(one, sender, source, receiver[0])
+        by_rights(one, sender, port, receiver[0])
         assert os.waitpid(receiver[1], 0)[1] == 0
     else:
-        WAYS[way](one, sender, source)
+        WAYS[way](one, sender, port)
 
 
 if __name__ == "__main__":

@@ -254,6 +254,7 @@ impl Endpoint {
         if cell.is_shared() && !self.sink().holds_alone(&cell) {
             return Err(Reason::Shared);
         }
+        self.free_last_attempt(link, rx, &cell);
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
         let accepted = self.accept_on(link, rx, &cell, slot, open);
         if accepted.is_err() {

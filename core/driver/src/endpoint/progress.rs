@@ -62,6 +62,10 @@ impl Endpoint {
         for cell in todo.release.into_iter().chain(more) {
             left_dead |= self.release(&cell, now);
         }
+        let left = std::mem::take(&mut self.todo.lock().left);
+        for left in todo.left.into_iter().chain(left) {
+            left_dead |= self.release_left(left, now);
+        }
         if left_dead {
             // The device frees the memory of a queue pair that has ended once nothing reads it any more.
             self.handle_cm_events();

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{Instant, QueuePairId};
+use netacc_proto::SlotId;
 
+use super::todo::Left;
 use super::{Again, Endpoint, Timed};
+use crate::link::LinkRx;
 use crate::stream::{Attachment, Listed};
 use crate::{LinkCell, StreamCell};
 
@@ -32,16 +35,8 @@ impl Endpoint {
             Some((closed, inner.attached.take(), inner.proto.slot(), referred_to))
         });
         let Some((closed, attached, slot, referred_to)) = freed else { return false };
-        let was_attached = attached.is_some();
-        let alive = attached.filter(|at| !at.link.is_dead());
-        let left_dead = was_attached && alive.is_none();
-        if let Some(Attachment { link, region, outgoing, _tallied: _ }) = alive {
-            if let Some(outgoing) = outgoing {
-                self.free_outgoing(&link, outgoing);
-            }
-            link.free_region(self.device(), region);
-            self.free_slot(&link, slot, cell, now);
-        }
+        let left = attached.map(|attached| Left { cell: cell.clone(), attached, slot });
+        let left_dead = left.is_some_and(|left| self.release_left(left, now));
         if closed {
             self.forget(cell);
         }
@@ -51,15 +46,55 @@ impl Endpoint {
         left_dead
     }
 
+    /// Frees what a stream still has on a link that both sides have left, before it is accepted on `link`: the control path has
+    /// not got to it yet, and on a busy machine that takes longer than the opener's next attempt.
+    pub(super) fn free_last_attempt(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, cell: &Arc<StreamCell>) {
+        let left = cell.lock(self).change(|stream| {
+            let inner = &mut *stream.inner;
+            if inner.closing.is_closed() || !inner.is_idle() {
+                return None;
+            }
+            let slot = inner.proto.slot();
+            inner.attached.take().map(|attached| Left { cell: cell.clone(), attached, slot })
+        });
+        let Some(left) = left else { return };
+        if !Arc::ptr_eq(&left.attached.link, link) {
+            // Its link may not be locked here.
+            return self.enqueue_left(left);
+        }
+        let Left { attached: Attachment { region, outgoing, .. }, slot, .. } = left;
+        if let Some(outgoing) = outgoing {
+            self.free_outgoing(link, outgoing);
+        }
+        link.free_region(self.device(), region);
+        if take_slot(rx, slot, cell) {
+            link.tx.lock().proto.free_slot(SlotId(slot));
+        }
+        // The stream may be refused yet, and leave the link empty.
+        self.enqueue_idle(link);
+    }
+
+    /// Frees what a stream has left on a link. Returns whether the link was dead, which has freed it then.
+    pub(super) fn release_left(&self, left: Left, now: Instant) -> bool {
+        let Left { cell, attached: Attachment { link, region, outgoing, _tallied: _ }, slot } = left;
+        if link.is_dead() {
+            return true;
+        }
+        if let Some(outgoing) = outgoing {
+            self.free_outgoing(&link, outgoing);
+        }
+        link.free_region(self.device(), region);
+        self.free_slot(&link, slot, &cell, now);
+        false
+    }
+
     fn free_slot(&self, link: &Arc<LinkCell>, slot: u16, cell: &Arc<StreamCell>, now: Instant) {
         let mut rx = link.rx.lock();
-        let Some(entry) = rx.slots.get_mut(usize::from(slot)) else { return };
-        if !entry.as_ref().is_some_and(|c| Arc::ptr_eq(c, cell)) {
+        if !take_slot(&mut rx, slot, cell) {
             return;
         }
-        *entry = None;
         let mut tx = link.tx.lock();
-        tx.proto.free_slot(netacc_proto::SlotId(slot));
+        tx.proto.free_slot(SlotId(slot));
         let empty = tx.proto.streams() == 0;
         drop(tx);
         drop(rx);
@@ -121,4 +156,9 @@ impl Endpoint {
         self.destroy_link(link.qp);
         None
     }
+}
+
+/// Takes a stream out of its slot of a link. Whether it was there.
+fn take_slot(rx: &mut LinkRx<StreamCell>, slot: u16, cell: &Arc<StreamCell>) -> bool {
+    rx.slots.get_mut(usize::from(slot)).and_then(|entry| entry.take_if(|c| Arc::ptr_eq(c, cell))).is_some()
 }

@@ -9,7 +9,15 @@ use netacc_device::{Instant, QueuePairId};
 
 use super::timers::{Kind, Timed, Timer, Timers};
 use super::Endpoint;
+use crate::stream::Attachment;
 use crate::{LinkCell, StreamCell};
+
+/// The resources of a stream on a link that it has left for its next one, before they were freed.
+pub(super) struct Left {
+    pub(super) cell: Arc<StreamCell>,
+    pub(super) attached: Attachment,
+    pub(super) slot: u16,
+}
 
 /// Work that could not be done under a lock.
 #[derive(Default)]
@@ -20,6 +28,7 @@ pub(super) struct Todo {
     /// Streams with records or replay that found the anchor full.
     pub(super) blocked: Vec<Arc<StreamCell>>,
     pub(super) release: Vec<Arc<StreamCell>>,
+    pub(super) left: Vec<Left>,
     pub(super) dead: Vec<QueuePairId>,
     pub(super) claims: Vec<Arc<StreamCell>>,
     /// Links with receives or messages that the device would not take yet.
@@ -58,7 +67,7 @@ impl Endpoint {
             ("waiting", waiting),
             ("starved", timed(Kind::Starved)),
             ("lingering", timed(Kind::Lingering)),
-            ("release", todo.release.len()),
+            ("release", todo.release.len() + todo.left.len()),
             ("dead", todo.dead.len() + timed(Kind::Dying)),
             ("claims", todo.claims.len()),
             ("owing", todo.owing.len()),
@@ -80,6 +89,7 @@ impl Endpoint {
         let todo = self.todo.lock();
         !(todo.dead.is_empty()
             && todo.release.is_empty()
+            && todo.left.is_empty()
             && todo.claims.is_empty()
             && todo.idle.is_empty()
             && todo.checks.is_empty())
@@ -108,6 +118,11 @@ impl Endpoint {
 
     pub(crate) fn enqueue_release(&self, cell: &Arc<StreamCell>) {
         self.todo.lock().release.push(cell.clone());
+        (self.helper_needed)();
+    }
+
+    pub(super) fn enqueue_left(&self, left: Left) {
+        self.todo.lock().left.push(left);
         (self.helper_needed)();
     }
 

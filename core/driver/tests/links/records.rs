@@ -55,6 +55,61 @@ fn reading_up_to_a_pledge_checks_the_next_bytes() {
     assert_eq!(read(&server, &far, 64), b"by the link");
 }
 
+/// Breaks if an acceptor refuses a stream because its control path has not yet freed what the stream has left of an attempt
+/// that both sides have given up.
+#[test]
+fn an_attempt_does_not_wait_until_the_one_before_is_freed() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let (mut to, mut from) = (a.clone(), b.clone());
+    let (near, far) = connect_over(&client, &server, 40_009, (a, b));
+    client.promote(&near).expect("the acceptor is published");
+    // As far as OPEN, which the acceptor grants. The opener has not read the answer then.
+    let mut now = 0;
+    while far.lock(&server).link().is_none() {
+        now += 1;
+        assert!(now < 20, "the acceptor does not get OPEN");
+        client.poll(client.default_cq());
+        client.progress(Instant::from_nanos(now));
+        server.progress(Instant::from_nanos(now));
+        server.poll(server.default_cq());
+    }
+    let link = far.lock(&server).link().cloned().expect("the attempt is granted");
+    // The opener's program goes on, so its pledge is void, and both sides leave the slot.
+    near.lock(&client).change(|stream| stream.void_pledge());
+    assert_eq!(to.try_write(b"go on").expect("there is room"), 5);
+    near.lock(&client).anchor_sent(5);
+    wire.deliver_all();
+    for now in now..now + 3 {
+        client.progress(Instant::from_nanos(now));
+        client.poll(client.default_cq());
+        // Of the server a thread of the program polls alone.
+        server.poll_link(&link);
+        far.lock(&server).change(|stream| stream.progress_anchor(false));
+    }
+    assert_eq!(from.try_read(&mut [0; 64]).expect("bytes are there"), 5);
+    far.lock(&server).anchor_received(5);
+    assert!(near.lock(&client).link().is_none() && far.lock(&server).link().is_some());
+    client.promote(&near).expect("the acceptor is published");
+    for now in now + 3..now + 6 {
+        client.progress(Instant::from_nanos(now));
+        client.poll(client.default_cq());
+        server.poll_link(&link);
+    }
+    let why = near.lock(&client).proto().reason();
+    assert_eq!(server.counters().snapshot()["opens_refused"], 0, "{why:?}");
+    for _ in 0..4 {
+        run([&client, &server]);
+        wire.deliver_all();
+        near.lock(&client).change(|stream| stream.progress_anchor(false));
+        far.lock(&server).change(|stream| stream.progress_anchor(false));
+    }
+    assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+    assert_eq!(server.links().iter().map(|link| link.streams).sum::<u16>(), 1, "the slot before is free");
+    assert_eq!((client.counters().snapshot()["violations"], server.counters().snapshot()["violations"]), (0, 0));
+}
+
 /// Breaks if a reader waited for the rest of a record for ever: there is none here, only application bytes that look
 /// like one.
 #[test]

@@ -55,6 +55,7 @@ fn endpoint(fabric: &Fabric, owner: Owner) -> &'static Endpoint {
         trust_hints: true,
         key: None,
         stall_patience: None,
+        idle_after: netacc_driver::IDLE_AFTER,
     };
     let nonce = AtomicU64::new(1);
     let draw = Box::new(move || u128::from(nonce.fetch_add(1, Ordering::Relaxed)).to_le_bytes());
