@@ -1,9 +1,9 @@
-//! A client of an echo server, in Rust with musl: threads, and every byte compared.
+//! An echo server and its client, in Rust with musl: a thread for each connection. The client compares every byte.
 //!
-//! `connect PORT COUNT`
+//! `serve PORT`, `connect PORT COUNT`
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 
 const ROUNDS: usize = 2000;
 const MOST: usize = 4096;
@@ -30,9 +30,21 @@ fn converse(port: u16, seed: u64) -> usize {
     total
 }
 
+fn serve(port: u16) -> ! {
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
+    loop {
+        let (stream, _) = listener.accept().expect("it listens");
+        std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream).expect("the client reads"));
+    }
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().collect();
-    let (port, count) = (words[2].parse().expect("a port"), words[3].parse().expect("a count"));
+    let port = words[2].parse().expect("a port");
+    if words[1] == "serve" {
+        serve(port);
+    }
+    let count = words[3].parse().expect("a count");
     let threads: Vec<_> = (0..count).map(|seed| std::thread::spawn(move || converse(port, seed))).collect();
     let total: usize = threads.into_iter().map(|thread| thread.join().expect("all is well")).sum();
     println!("done {{\"requests\": {}, \"payload_bytes\": {total}, \"seconds\": 0}}", count as usize * ROUNDS);
