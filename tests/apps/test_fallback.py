@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -126,16 +127,40 @@ def test_static_program_that_is_not_to_be_changed(lab: Lab) -> None:
     lab.expect_tcp(counters.totals(server), who="server", payload_bytes=2 << 20)
 
 
-def test_setuid_program(lab: Lab, need_condition: Callable[[str, bool], None]) -> None:
-    """The loader drops LD_PRELOAD where a program gains rights; it must run as if nothing was asked."""
+#: `vfs_cap_data` of <linux/capability.h>, version 2: CAP_NET_BIND_SERVICE is permitted, and effective.
+BIND_SERVICE = struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0)
+
+
+@pytest.mark.parametrize("linked", ["dynamic", "static"])
+@pytest.mark.parametrize("starter", [[], ["sh", "-c", 'exec "$0" "$@"']], ids=["launcher", "exec"])
+def test_setuid_program(
+    linked: str, starter: list[str], lab: Lab, need_condition: Callable[[str, bool], None]
+) -> None:
+    """A program that gains rights runs as if nothing was asked.
+
+    The dynamic loader drops LD_PRELOAD, and a static program gets no loader.
+    """
     need_condition("root", os.geteuid() == 0)
     need_condition("setuid", not os.statvfs(lab.folder).f_flag & os.ST_NOSUID)
-    program = compile_client(lab)
+    program = compile_client(lab, *(["-static"] if linked == "static" else []))
     shutil.chown(program, NOBODY)
     program.chmod(0o4755)
     server, port = start_echo(lab)
-    assert "done" in lab.run("setuid-client", [program, str(port)], accelerated=True)
+    assert "done" in lab.run("setuid-client", [*starter, program, str(port)], accelerated=True)
     lab.expect_tcp(counters.totals(server), who="server", payload_bytes=2 << 20)
+
+
+def test_static_program_with_capabilities(lab: Lab, need_condition: Callable[[str, bool], None]) -> None:
+    need_condition("root", os.geteuid() == 0)
+    program = compile_client(lab, "-static")
+    server, port = start_echo(lab)
+    words = ["sh", "-c", 'exec "$0" "$@"', program, str(port)]
+    assert "done" in lab.run("client", words, accelerated=True)
+    before = counters.totals(server)
+    assert before.link_bytes > 0
+    os.setxattr(program, "security.capability", BIND_SERVICE)
+    assert "done" in lab.run("client-with-capabilities", words, accelerated=True)
+    assert counters.totals(server).link_bytes == before.link_bytes
 
 
 @pytest.mark.parametrize("stranger", ["client", "server"])
