@@ -553,10 +553,12 @@ job_apps() { # pytest: real programs, natively and accelerated (arguments replac
         .venv/bin/python -m pytest "$@"
         return
     fi
-    .venv/bin/python -m pytest -m quiet tests/apps
+    local again=(--reruns 1 --rerun-show-tracebacks -rR)
+    # Other work on the machine may take the time that is counted here, too.
+    .venv/bin/python -m pytest -m quiet "${again[@]}" tests/apps
     # Most tests wait more than they compute. Those of one file share what they build. On a machine that is so busy a
     # program can end before its connections are promoted, so a test that fails gets a second chance. The summary lists it.
-    .venv/bin/python -m pytest -n 3 --dist loadfile -m "not quiet and not long" --reruns 1 --rerun-show-tracebacks -rR tests/apps tests/ci
+    .venv/bin/python -m pytest -n 3 --dist loadfile -m "not quiet and not long" "${again[@]}" tests/apps tests/ci
 }
 
 job_lab() { # RDMA devices in micro-VMs: SoftRoCE, soft-iWARP and emulated eRDMA, one host and two (arguments: for pytest)
