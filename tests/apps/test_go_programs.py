@@ -24,7 +24,8 @@ CONNECTIONS = 4
 PROGRAMS = "tests.apps.programs"
 #: Of Prometheus, from its exporter.
 SCRAPES = 30
-FILES = {f"small-{n}": 1 + 700 * n for n in range(20)} | {"large": 8 << 20}
+#: Two large ones, because the first may be on its way before the connection has a link.
+FILES = {f"small-{n}": 1 + 700 * n for n in range(20)} | {"large": 8 << 20, "larger": 16 << 20}
 
 
 @dataclass(frozen=True)

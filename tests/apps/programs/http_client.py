@@ -15,8 +15,7 @@ from tests.apps.lib.data import sha256
 
 def fetch_all(port: int, wanted: dict[str, str], watch: Stopwatch, lock: threading.Lock) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    # Twice, because the first large file may be on its way before the connection has a link.
-    for name, digest in [*wanted.items()] * 2:
+    for name, digest in wanted.items():
         connection.request("GET", f"/{name}")
         response = connection.getresponse()
         body = response.read()
