@@ -155,7 +155,7 @@ def test_static_program_with_capabilities(lab: Lab, need_condition: Callable[[st
     program = compile_client(lab, "-static")
     server, port = start_echo(lab)
     os.setxattr(program, "security.capability", BIND_SERVICE)
-    words = ["sh", "-c", 'exec "$0" "$@"', program, str(port)]
+    words: list[str | Path] = ["sh", "-c", 'exec "$0" "$@"', program, str(port)]
     assert "done" in lab.run("client", words, accelerated=True)
     lab.expect_tcp(counters.totals(server), who="server", payload_bytes=2 << 20)
 
