@@ -62,7 +62,7 @@ def programs(between_hosts: bool = False) -> st.SearchStrategy[tuple[list[str], 
         st.tuples(st.just("duplicate"), index),
         st.tuples(st.just("fork"), index, st.sampled_from(["ends", "receives"])),
     ]
-    # What is refused or ends there is known at once within a host alone.
+    # Only within a host do both ends know at once that a flow was refused, or has ended.
     here = [
         st.tuples(st.just("connect"), index, index),
         st.tuples(st.just("reopen"), index, st.sampled_from(KINDS)),

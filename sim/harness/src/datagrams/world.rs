@@ -48,7 +48,7 @@ impl Rates {
     }
 
     fn is_in_order(self) -> bool {
-        // What is in a ring at the end of its flow does not wait for the kernel.
+        // A flow that ends hands the datagrams in its ring over at once, before those that the kernel still carries.
         self.lose == 0 && !self.reorders && self.kill == 0 && self.end == 0
     }
 }
