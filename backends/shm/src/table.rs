@@ -11,8 +11,8 @@
 //! * a slot is a seqlock, whose count is the generation: words of different processes are rejected;
 //! * all probing is bounded by [`WINDOW`], every index is checked, and a wrong answer is only ever a hint.
 //!
-//! A key has two windows: one in the first entries of the table, and one in all. The second is needed once the first is full.
-//! So hundreds of connections take a few pages of the table, and not each a page of its own.
+//! A key has two windows: one in the first entries of the table, and one in all others, which is needed once the first is
+//! full. So hundreds of connections take a few pages of the table, and not each a page of its own.
 
 #![expect(unsafe_code, reason = "a view of shared memory as atomics")]
 
@@ -320,10 +320,10 @@ impl Layout {
         self.process(u32::from(slot))
     }
 
-    /// The windows of a key. They may have entries in common.
+    /// The windows of a key. They have no entry in common: otherwise some keys would have no second one.
     fn windows(&self, key: u64) -> impl Iterator<Item = impl Iterator<Item = &Entry> + Clone> {
         let hash = (key >> 47) as usize;
-        [&self.entries[..FIRST], &self.entries[..]]
+        [&self.entries[..FIRST], &self.entries[FIRST..]]
             .into_iter()
             .map(move |entries| (0..WINDOW.min(entries.len())).map(move |i| &entries[(hash + i) % entries.len()]))
     }
@@ -398,13 +398,13 @@ mod tests {
         assert_eq!(t.link_port(process), None);
     }
 
-    /// A full window refuses; a dead process's entries make room without a sweep.
+    /// Full windows refuse; a dead process's entries make room without a sweep.
     #[test]
     fn stale_entries_are_reused() {
         let t = table();
         let (a, ga) = t.register(identity(1), |_| false).unwrap();
-        // Keys whose top 17 bits are equal share their windows, which are one for the first entries.
-        for k in 1..=WINDOW as u64 {
+        // Keys whose top 17 bits are equal share their windows.
+        for k in 1..=2 * WINDOW as u64 {
             assert!(t.publish(k, a, ga, 0));
         }
         assert!(!t.publish(1000, a, ga, 0));
@@ -435,6 +435,22 @@ mod tests {
             t.withdraw(key(n), slot, generation, n as u32);
             assert_eq!(t.lookup(key(n)), None);
         }
+    }
+
+    /// Breaks if some keys had both windows in the first entries, which are full with some thousand connections.
+    #[test]
+    fn twenty_thousand_connections_fit() {
+        let t = table();
+        let (slot, generation) = t.register(identity(1), |_| false).unwrap();
+        let mut x = 1u64;
+        let mut key = || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x
+        };
+        let refused = (0..20_000).filter(|n| !t.publish(key(), slot, generation, *n));
+        assert_eq!(refused.count(), 0);
     }
 
     /// A slot is taken over only from a dead process, and that process's entries do not become the new one's.
