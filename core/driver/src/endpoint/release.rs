@@ -62,13 +62,9 @@ impl Endpoint {
             // Its link may not be locked here.
             return self.enqueue_left(left);
         }
-        let Left { attached: Attachment { region, outgoing, .. }, slot, .. } = left;
-        if let Some(outgoing) = outgoing {
-            self.free_outgoing(link, outgoing);
-        }
-        link.free_region(self.device(), region);
-        if take_slot(rx, slot, cell) {
-            link.tx.lock().proto.free_slot(SlotId(slot));
+        self.free_attached(left.attached);
+        if take_slot(rx, left.slot, cell) {
+            link.tx.lock().proto.free_slot(SlotId(left.slot));
         }
         // The stream may be refused yet, and leave the link empty.
         self.enqueue_idle(link);
@@ -76,16 +72,21 @@ impl Endpoint {
 
     /// Frees what a stream has left on a link. Returns whether the link was dead, which has freed it then.
     pub(super) fn release_left(&self, left: Left, now: Instant) -> bool {
-        let Left { cell, attached: Attachment { link, region, outgoing, _tallied: _ }, slot } = left;
+        let link = left.attached.link.clone();
         if link.is_dead() {
             return true;
         }
+        self.free_attached(left.attached);
+        self.free_slot(&link, left.slot, &left.cell, now);
+        false
+    }
+
+    /// Frees a stream's memory on a link that is not dead: its own ring, and its access to the peer's.
+    fn free_attached(&self, Attachment { link, region, outgoing, _tallied: _ }: Attachment) {
         if let Some(outgoing) = outgoing {
             self.free_outgoing(&link, outgoing);
         }
         link.free_region(self.device(), region);
-        self.free_slot(&link, slot, &cell, now);
-        false
     }
 
     fn free_slot(&self, link: &Arc<LinkCell>, slot: u16, cell: &Arc<StreamCell>, now: Instant) {
