@@ -1,15 +1,17 @@
 """Programs that were linked on an older system ask for older versions of the C library's functions: the
-library replaces those, too."""
+library replaces those, too, and they do what the older versions do."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.apps.lib.paths import binaries
+from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.test_calls import run
 
 LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
 
@@ -59,3 +61,29 @@ def test_every_version_of_a_function_is_replaced(tmp_path: Path) -> None:
     found = subprocess.run([program], env=env, check=True, capture_output=True, text=True).stdout.splitlines()
     assert len(found) == len(wanted)
     assert [line for line in found if not line.endswith(f" {library}")] == []
+
+
+#: What the program prints: with an older glibc a file without "#!" is a script of the shell. The older
+#: `lio_listio` moves the same bytes; when it returns and notifies is the C library's affair.
+PRINTS = {
+    (): "posix_spawn: ENOEXEC, status -1\nposix_spawnp: ENOEXEC, status -1\n"
+    "lio_listio: writtenwritten\nstatus 0",
+    ("-DOLDER",): "a script\nposix_spawn: started, status 0\na script\nposix_spawnp: started, status 0\n"
+    "lio_listio: writtenwritten\nstatus 0",
+}
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("flags", PRINTS)
+def test_an_older_version_does_what_it_did(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """Breaks if a program that was linked before a function changed got the function of today."""
+    program, script, counted = tmp_path / "versions", tmp_path / "script", tmp_path / "counted"
+    warnings = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["gcc", *warnings, *flags, "-o", program, PROGRAMS / "versions.c"], check=True, timeout=60)
+    script.write_text("echo a script\n")
+    script.chmod(0o755)
+    assert run([program, script]) == PRINTS[flags]
+    command: list[str | Path] = [binaries() / "netacc_run", "-F", "1", program, script]
+    assert run(command, NETACC_EXIT_STATS=str(counted)) == PRINTS[flags]
+    documents = [json.loads(line) for line in counted.read_text().splitlines()]
+    assert sum(document["cnt"].get("tx_bytes_link", 0) for document in documents) > 0

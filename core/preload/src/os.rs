@@ -14,7 +14,8 @@
 //! * [`futex`]: sleeping on a word. [`work`]: the work of the library's threads, which a fork waits for.
 //! * [`aio`], [`liburing`]: structures of other libraries. [`environment`]: the entries of `netacc_run`.
 //! * [`thread_variable`]: variables of a thread in C.
-//! * `unwind`: the unwinder, which is loaded late. `lookup`: functions by name, where `dlsym` may not be called.
+//! * `unwind`: the unwinder, which is loaded late. `lookup`: functions by name, where `dlsym` may not be called;
+//!   `versions`: their older versions.
 
 pub mod access;
 pub mod actions;
@@ -45,4 +46,5 @@ pub(crate) mod thread_variable;
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod unwind;
 pub mod uses;
+mod versions;
 pub mod work;

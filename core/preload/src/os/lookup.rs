@@ -14,10 +14,10 @@ const FIRST_WITHOUT_ALLOCATION: (u32, u32) = (2, 34);
 
 const PT_DYNAMIC: u32 = 2;
 const STT_FUNC: u8 = 2;
-const DT_STRTAB: i64 = 5;
-const DT_SYMTAB: i64 = 6;
+pub(super) const DT_STRTAB: i64 = 5;
+pub(super) const DT_SYMTAB: i64 = 6;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
-const DT_VERSYM: i64 = 0x6fff_fff0;
+pub(super) const DT_VERSYM: i64 = 0x6fff_fff0;
 
 /// The bit of a symbol's version that says that it is not the default.
 const NOT_DEFAULT: u16 = 0x8000;
@@ -86,6 +86,29 @@ fn contains(info: &dl_phdr_info, address: u64) -> bool {
     })
 }
 
+/// Calls `entry` for each entry of an object's dynamic section, with its tag, and its value as an address and as a number.
+/// `None` if there is no such section.
+///
+/// # Safety
+/// The object is loaded.
+pub(super) unsafe fn dynamic_section(info: &dl_phdr_info, mut entry: impl FnMut(i64, u64, u64)) -> Option<()> {
+    let base = info.dlpi_addr;
+    let dynamic = headers(info).iter().find(|header| header.p_type == PT_DYNAMIC)?;
+    let mut place = (base + dynamic.p_vaddr) as *const [i64; 2];
+    loop {
+        // SAFETY: the section ends in an entry with tag 0.
+        let [tag, value] = unsafe { place.read() };
+        if tag == 0 {
+            return Some(());
+        }
+        let value = value as u64;
+        // The loader has made these absolute, except in an object of the kernel.
+        entry(tag, if value < base { base + value } else { value }, value);
+        // SAFETY: as above.
+        place = unsafe { place.add(1) };
+    }
+}
+
 /// Where an object has its symbols.
 struct Tables {
     base: u64,
@@ -100,28 +123,19 @@ impl Tables {
     /// # Safety
     /// The object is loaded.
     unsafe fn of(info: &dl_phdr_info) -> Option<Tables> {
-        let base = info.dlpi_addr;
-        let dynamic = headers(info).iter().find(|header| header.p_type == PT_DYNAMIC)?;
-        let mut entry = (base + dynamic.p_vaddr) as *const [i64; 2];
         let [mut hash, mut symbols, mut strings, mut versions] = [0; 4];
-        loop {
-            // SAFETY: the section ends in an entry with tag 0.
-            let [tag, value] = unsafe { entry.read() };
-            // The loader has made these absolute, except in an object of the kernel.
-            let address = if (value as u64) < base { base + value as u64 } else { value as u64 };
-            match tag {
-                0 => break,
+        // SAFETY: the caller's promise.
+        unsafe {
+            dynamic_section(info, |tag, address, _| match tag {
                 DT_GNU_HASH => hash = address,
                 DT_SYMTAB => symbols = address,
                 DT_STRTAB => strings = address,
                 DT_VERSYM => versions = address,
                 _ => {}
-            }
-            // SAFETY: as above.
-            entry = unsafe { entry.add(1) };
+            })?;
         }
         (hash != 0 && symbols != 0 && strings != 0).then_some(Tables {
-            base,
+            base: info.dlpi_addr,
             hash: hash as *const u32,
             symbols: symbols as *const Elf64_Sym,
             strings: strings as *const c_char,

@@ -1,7 +1,8 @@
 //! The next definition of each interposed function: the C library's, or another preloaded library's.
 //!
-//! Resolved with `dlsym(RTLD_NEXT)` at first use and kept in an atomic. With an older C library, `lookup` does it. Functions of liburing and libaio are also found
-//! if only a module of the program has loaded these. A name that does not exist (an older C library) gives ENOSYS.
+//! Resolved with `dlsym(RTLD_NEXT)` at first use and kept in an atomic. With an older C library, `lookup` does it. A program
+//! that was linked with an older version of some functions gets those (`versions`). Functions of liburing and libaio are also
+//! found if only a module of the program has loaded these. A name that does not exist (an older C library) gives ENOSYS.
 //! Inside the library every socket call goes through here, never through `libc::` names, which would come back to our
 //! own hooks.
 
@@ -17,7 +18,7 @@ use linux_raw_sys::io_uring::io_uring_params;
 
 use crate::os::aio::Iocb;
 use crate::os::liburing::IoUring;
-use crate::os::lookup;
+use crate::os::{lookup, versions};
 
 /// Libraries whose functions are interposed although the program need not be linked with them.
 const LOADED_LATER: [&CStr; 4] = [c"liburing.so.2", c"liburing.so.1", c"libaio.so.1", c"libaio.so.1t64"];
@@ -50,7 +51,10 @@ impl Symbol {
 
     #[cold]
     fn resolve(&self) -> *mut c_void {
-        let mut p = if lookup::is_needed() { lookup::next(self.name) } else { std::ptr::null_mut() };
+        let mut p = versions::older(self.name);
+        if p.is_null() && lookup::is_needed() {
+            p = lookup::next(self.name);
+        }
         if p.is_null() {
             // SAFETY: the name is a C string; RTLD_NEXT is valid in a shared object.
             p = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
