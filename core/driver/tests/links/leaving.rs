@@ -188,6 +188,27 @@ fn a_change_is_flushed_while_the_stream_is_locked() {
     assert_eq!(on_anchor(), RECORD_LEN);
 }
 
+/// Breaks if a process gave up its links before the anchor of a stream that has failed had ended. Its peer has closed and waits
+/// for CLOSE: when the link dies it would write a record, which a child that holds the socket would read as data.
+#[test]
+fn a_process_without_links_waits_for_the_anchors_of_failed_streams() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let pair = Linked::over(&client, &server, 40_031, (a, b.clone()), wire);
+    let [(_, near), (_, far)] = &pair.ends;
+    far.lock(&server).change(|stream| stream.close(false, || Some(Box::new(b))));
+    near.take_in(&client);
+    near.lock(&client).change(|stream| stream.refuse_write(1));
+    let now = Instant::from_nanos(0);
+    assert!(near.lock(&client).proto().has_failed() && !near.lock(&client).proto().is_plain());
+    assert!(client.leave(now), "a process that ends leaves nothing behind");
+    let leave = || client.leave_for_good(Reason::DescriptorLimit, now);
+    assert!(!leave());
+    pair.wire.break_off();
+    assert!((0..3).any(|_| leave()), "the anchor has ended");
+}
+
 /// Breaks if a closed stream waited for the rest of a record after its anchor was reset, for as long as it may linger.
 #[test]
 fn a_closed_stream_does_not_wait_for_a_record_that_a_reset_has_cut_off() {
