@@ -284,6 +284,66 @@ def test_the_c_library_has_descriptors_left(tmp_path: Path) -> None:
     assert sum(document["cnt"].get("tx_bytes_link", 0) for document in documents) > 0
 
 
+#: Runs out of descriptors while its peer is stopped, which has sent 5,000 bytes before, and reads them once
+#: the peer goes on (SIGCONT) or is killed (SIGKILL).
+STOPPED = """
+import errno, os, resource, signal, socket, sys
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
+served = socket.create_server(("127.0.0.1", 0))
+sent, sends = os.pipe()
+client = os.fork()
+if client == 0:
+    peer = socket.create_connection(served.getsockname())
+    for _ in range(1000):
+        peer.sendall(b"x" * 64)
+        assert len(peer.recv(64, socket.MSG_WAITALL)) == 64
+    peer.sendall(b"u" * 5000)
+    os.write(sends, b"s")
+    assert len(peer.recv(64, socket.MSG_WAITALL)) == 64
+    os._exit(0)
+connection, _ = served.accept()
+for _ in range(1000):
+    connection.sendall(connection.recv(64, socket.MSG_WAITALL))
+os.read(sent, 1)
+os.kill(client, signal.SIGSTOP)
+os.waitpid(client, os.WUNTRACED)
+try:
+    while True:
+        os.open("/dev/null", os.O_RDONLY)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+os.kill(client, getattr(signal, sys.argv[1]))
+read = b""
+while len(read) < 5000:
+    read += connection.recv(5000)
+print(len(read), set(read))
+if sys.argv[1] == "SIGCONT":
+    connection.sendall(b"y" * 64)
+try:
+    print(connection.recv(1))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+os.waitpid(client, 0)
+"""
+
+
+@pytest.mark.parametrize("then", ["SIGCONT", "SIGKILL"])
+def test_a_stopped_peer_costs_no_bytes(then: str, tmp_path: Path) -> None:
+    """The move to TCP waits for the peer. If the peer goes on, its bytes come. If it is killed, they are read
+    from the link's memory, and then comes a reset: its kernel cannot know that they have been read."""
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    counted = tmp_path / "counted"
+    command: list[str | Path] = [binaries() / "netacc_run", "-F", "1", sys.executable, script, then]
+    seen = run(command, NETACC_EXIT_STATS=str(counted))
+    natively = run([sys.executable, script, then])
+    assert natively == "EMFILE\n5000 {117}\nb''\nstatus 0"
+    assert seen == (natively if then == "SIGCONT" else natively.replace("b''", "ECONNRESET"))
+    documents = [json.loads(line) for line in counted.read_text().splitlines()]
+    assert max(document["cnt"].get("rx_bytes_link", 0) for document in documents) > 5000
+
+
 #: Counts its descriptors while every client has a connection on a link. Arguments: clients.
 COUNTS = """
 import os, select, socket, sys
