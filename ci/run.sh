@@ -319,6 +319,26 @@ job_sim() { # whole conversations under the seeded scheduler, with faults
     cargo test --locked --release -p netacc-harness
 }
 
+# Those of a day are its own, so that nights add up.
+job_sim-long() { # many more conversations, also crowded ones, with streams and with datagrams, on each preset (SEEDS=0..100000, by default 10,000 of the day; PRESETS="rxe shm")
+    need_rust
+    cargo build --release --locked -p netacc-harness
+    local from preset kind failed=()
+    # shellcheck disable=SC2017 # whole days
+    from=$(($(date +%s) / 86400 * 10000))
+    for preset in ${PRESETS:-rxe erdma shm silent}; do
+        for kind in "" --crowded --datagrams "--crowded --datagrams"; do
+            # Processes of one host have their datagrams' rings in memory that both map, which the harness has not.
+            [[ "$preset $kind" != shm*--datagrams ]] || continue
+            say "$preset $kind"
+            # shellcheck disable=SC2086 # several words
+            target/release/netacc-harness --preset "$preset" $kind --seeds "${SEEDS:-$from..$((from + 10000))}" --keep-going ||
+                failed+=("$preset $kind")
+        done
+    done
+    [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]}"
+}
+
 # The ns-3 module and its executables. Cargo and make build changed files only.
 need_ns3() {
     need_rust
@@ -499,6 +519,13 @@ fuzz_target() { # TARGET RUNS SECONDS
         -runs="$2" -max_total_time="$3" -max_len=1408 -artifact_prefix="$artifacts" -print_final_stats=1
 }
 
+# Target, most inputs, most seconds.
+readonly NIGHTLY_FUZZING="encodings 100000000 7200
+datagrams 100000000 3600
+code 100000000 1800
+stranger 100000000 3600
+programs 100000000 3600"
+
 job_fuzz() { # coverage-guided fuzzing: encodings, code of static programs, datagrams, a peer that follows no rules, programs (SECONDS_EACH=600; arguments: only these targets)
     need_fuzz
     need_binaries
@@ -509,26 +536,26 @@ job_fuzz() { # coverage-guided fuzzing: encodings, code of static programs, data
     done
 }
 
-job_nightly() { # packages, aarch64, programs of large packages, hours of fuzzing, and 10^6 programs on shared memory (arguments: for the runner of programs)
+# Each part runs whatever became of those before it.
+job_nightly() { # packages, aarch64, programs of large packages, hours of fuzzing and seeds, and 10^6 programs on shared memory (arguments: for the runner of programs)
     need_fuzz
     need_lab
     need_binaries
-    "$BASH" ci/run.sh packages
-    "$BASH" ci/run.sh aarch64
-    "$BASH" ci/run.sh go-versions
-    "$BASH" ci/run.sh go-suites
-    "$BASH" ci/run.sh apps-long
-    fuzz_target encodings 100000000 7200
-    fuzz_target datagrams 100000000 3600
-    fuzz_target code 100000000 1800
-    fuzz_target stranger 100000000 3600
-    fuzz_target programs 100000000 3600
+    local part target inputs seconds failed=()
+    for part in packages aarch64 go-versions go-suites apps-long sim-long; do
+        "$BASH" ci/run.sh "$part" || failed+=("$part")
+    done
+    while read -r target inputs seconds; do
+        fuzz_target "$target" "$inputs" "$seconds" </dev/null || failed+=("fuzz $target")
+    done <<<"$NIGHTLY_FUZZING"
     say "the programs that the fuzzer kept, on shared memory"
     .venv/bin/python -m netacc_lab --binaries "${NETACC_BIN_DIR:-target/release}" --log "$RESULTS/corpus.log" \
-        corpus --known tests/properties/open.json --json "$RESULTS/corpus.json" --features "$RESULTS/fuzz/programs"
+        corpus --known tests/properties/open.json --json "$RESULTS/corpus.json" --features "$RESULTS/fuzz/programs" ||
+        failed+=(corpus)
     # A run that has not come to the end goes on in the next one. Remove the file to begin again.
-    SEEDS="${SEEDS:-0..1000000}" PROFILE="${PROFILE:-fast}" SECONDS_MOST="${SECONDS_MOST:-36000}" job_props-long \
-        --json "$RESULTS/nightly.json" --resume "$@"
+    SEEDS="${SEEDS:-0..1000000}" PROFILE="${PROFILE:-fast}" SECONDS_MOST="${SECONDS_MOST:-36000}" "$BASH" ci/run.sh props-long \
+        --json "$RESULTS/nightly.json" --resume "$@" || failed+=(props-long)
+    [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]}"
 }
 
 job_mutants() { # deliberate faults of library and device, which the programs must notice (arguments: only these)
