@@ -9,4 +9,5 @@ mod operations;
 mod refusals;
 mod registers;
 mod settings;
+mod simulated;
 mod wire;
