@@ -1,14 +1,43 @@
-"""On a link the kernel is needed only to sleep and to wake: strace counts the calls."""
+"""On a link the kernel is needed only to sleep and to wake, on TCP as often as natively: strace counts."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.apps import system_calls
+from tests.apps.lib import golang
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.net import free_port, wait_listening
+from tests.apps.lib.paths import PROGRAMS
+from tests.apps.lib.process import Process
 
 pytestmark = pytest.mark.usefixtures("library")
+
+#: Made by Go's scheduler, more or less often.
+SCHEDULING = {
+    "futex",
+    "nanosleep",
+    "clock_nanosleep",
+    "sched_yield",
+    "getpid",
+    "tgkill",
+    "rt_sigreturn",
+    "madvise",
+}
+REQUESTS = 200
+MESSAGE = b"PING\r\n"
+#: How a server waits for a request, and how many calls more than natively each request takes. A connection
+#: may get a link while a thread waits for it. So a thread looks before it sleeps in `poll` or in a read, and
+#: a reader sleeps before it takes bytes.
+MORE = {"Redis": 0, "Go": 0, "epoll": 0, "poll": 1, "select": 1, "read": 2}
 
 
 def test_a_message_that_is_there_needs_no_system_call(tmp_path: Path) -> None:
@@ -19,3 +48,70 @@ def test_a_message_that_is_there_needs_no_system_call(tmp_path: Path) -> None:
 def test_two_sleepers_need_no_more_calls_than_to_sleep_and_to_wake(tmp_path: Path) -> None:
     """Each of two messages: the sender wakes, the receiver sleeps. TCP's own calls would be as many."""
     assert system_calls.of_round_trip(tmp_path, system_calls.CASES["asleep"]) < 4.5
+
+
+@pytest.mark.parametrize("way", MORE)
+def test_a_connection_on_tcp_needs_the_calls_of_the_kernel(way: str, lab: Lab) -> None:
+    """The client has no library. Breaks if a wait without links looks first, or more often."""
+    native, accelerated = (_calls_of_request(way, lab, accelerated=after) for after in (False, True))
+    assert abs(accelerated - native - MORE[way]) < 0.4, (native, accelerated)
+
+
+def _calls_of_request(way: str, lab: Lab, *, accelerated: bool) -> float:
+    """System calls of a server's own threads, with one request after the other on one connection."""
+    port = free_port()
+    words = _server(way, port, lab.folder)
+    server = lab.start("server", words, accelerated=accelerated, env={"GOMAXPROCS": "1"})
+    wait_listening(port, server)
+    folder = lab.folder / f"trace-{accelerated}"
+    folder.mkdir()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        for _ in range(50):
+            _exchange(client, server)
+        helpers = {task.name for task in _tasks(server) if (task / "comm").read_text() == "netacc\n"}
+        strace: list[str | Path] = ["strace", "-ff", "-o", folder / "trace", "-p", str(server.pid)]
+        with subprocess.Popen(strace, stderr=subprocess.PIPE, text=True) as tracing:
+            assert tracing.stderr is not None
+            attached = tracing.stderr.readline()
+            assert "attached" in attached, attached
+            for _ in range(REQUESTS):
+                _exchange(client, server)
+            tracing.send_signal(signal.SIGINT)
+            tracing.communicate(timeout=60)
+    server.stop()
+    counted: Counter[str] = Counter()
+    for trace in folder.iterdir():
+        if trace.suffix.removeprefix(".") not in helpers:
+            lines = trace.read_text(errors="replace").splitlines()
+            counted.update(line.split("(")[0] for line in lines if "(" in line)
+    lab.remark(str(counted))
+    return sum(count for call, count in counted.items() if call not in SCHEDULING) / REQUESTS
+
+
+def _tasks(server: Process) -> list[Path]:
+    return list(Path(f"/proc/{server.pid}/task").iterdir())
+
+
+def _exchange(client: socket.socket, server: Process) -> None:
+    """A request, once the server waits for it, and the answer."""
+    while any((task / "stat").read_text().rsplit(")", 1)[1].split()[0] != "S" for task in _tasks(server)):
+        os.sched_yield()
+    client.sendall(MESSAGE)
+    assert client.recv(100)
+
+
+def _server(way: str, port: int, folder: Path) -> list[str | Path]:
+    program = folder / "server"
+    match way:
+        case "Redis":
+            return ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--hz", "1"]
+        case "Go":
+            golang.build(program, golang.MODES["go"])
+            return [program, "serve", str(port)]
+        case "read":
+            source = PROGRAMS / "static/echo.c"
+            flags = [*system_calls.FLAGS, "-pthread"]
+            subprocess.run(["musl-gcc", "-static", *flags, "-o", program, source], check=True, timeout=60)
+            return [program, "serve", str(port)]
+        case _:
+            return [sys.executable, "-m", "tests.apps.programs.echo_by", way, str(port)]

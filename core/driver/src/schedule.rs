@@ -91,6 +91,11 @@ impl PromotionSchedule {
         self.at.store(operations.saturating_add(by), Ordering::Relaxed);
     }
 
+    /// It tries again when its pause is over, however much it is used before.
+    pub fn leave_to_time(&self) {
+        self.at.store(PromotionSchedule::NEVER, Ordering::Relaxed);
+    }
+
     /// It tries at the next operation, as if it had not tried before.
     pub fn begin_again(&self, operations: u32) {
         self.postpone(operations, 1);
@@ -209,6 +214,17 @@ mod tests {
         schedule.record_return(CLOCK_INTERVAL * 100);
         assert!(!schedule.is_due(CLOCK_INTERVAL * 100, || begun() + PAUSE.longest), "it has not tried since");
         assert_eq!(overdue(CLOCK_INTERVAL * 100, PAUSE.first), (false, true));
+    }
+
+    // Breaks if a busy connection tries more often than time permits, or never again.
+    #[test]
+    fn a_connection_that_is_left_to_time_tries_by_the_clock_alone() {
+        let schedule = PromotionSchedule::new(0);
+        schedule.record_try(0, begun(), Tries::default());
+        schedule.leave_to_time();
+        let soon = || begun() + (PAUSE.first - Duration::from_nanos(1));
+        assert!((1..100_000).all(|n| !schedule.is_due(n, soon)));
+        assert!(schedule.is_due(CLOCK_INTERVAL * 20_000, || begun() + PAUSE.first));
     }
 
     // Breaks if a connection that is never to try did so after a while, or if each operation read the clock.

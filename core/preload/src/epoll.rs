@@ -60,7 +60,7 @@ pub use ctl::{ctl, is_parked};
 pub use waiting::wait;
 
 use datagrams::Datagrams;
-use interest::{events_of, Answer, Interests, Kernel, Watch, BOTH_KERNEL, OUTGOING};
+use interest::{events_of, Answer, Interest, Interests, Kernel, Watch, BOTH_KERNEL, OUTGOING};
 use kick::Kick;
 use numbers::Numbers;
 use observers::Observers;
@@ -84,6 +84,8 @@ pub struct Shared {
     state: Mutex<State>,
     /// Interests that are streams, on either path.
     streams: AtomicU32,
+    /// Those of them that are [away](Interest::away). Without any, the kernel does everything.
+    away: AtomicU32,
     ready_len: AtomicU32,
     observers: Observers,
     datagrams: Datagrams,
@@ -147,17 +149,18 @@ impl Shared {
         if now.contains(BOTH_KERNEL) {
             if i.parked {
                 kernel_ctl(self.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
-                interests.remove(&fd);
-                self.streams.fetch_sub(1, Ordering::Relaxed);
+                self.forget(interests.remove(&fd));
                 return;
             }
-            let away = std::mem::take(&mut i.away);
+            let away = self.returns(i);
             i.register(self.kernel(), fd, now, away);
             if !now.contains(Readiness::NOTICE) {
                 return;
             }
         } else {
-            i.away = true;
+            if !std::mem::replace(&mut i.away, true) {
+                self.away.fetch_add(1, Ordering::SeqCst);
+            }
             i.travelled = true;
             // The kernel's next report changes it anyway. Observers see the kernel's instance before that, and must not
             // see a record on the anchor.
@@ -195,6 +198,30 @@ impl Shared {
             drop(state);
         }
         self.observers.wake();
+    }
+
+    /// The stream of the interest is the kernel's again. Returns whether it was away.
+    fn returns(&self, i: &mut Interest) -> bool {
+        let away = std::mem::take(&mut i.away);
+        if away {
+            self.away.fetch_sub(1, Ordering::Relaxed);
+        }
+        away
+    }
+
+    /// An interest, if there was one, is not in the instance any more. Called with the instance locked.
+    fn forget(&self, interest: Option<Interest>) {
+        let Some(mut interest) = interest else { return };
+        self.returns(&mut interest);
+        if interest.stream.is_some() {
+            self.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// All interests are the kernel's alone from now on.
+    fn forget_streams(&self) {
+        self.streams.store(0, Ordering::Relaxed);
+        self.away.store(0, Ordering::Relaxed);
     }
 
     /// Raises the kick. Gives up the lock before, which the woken thread takes, if the kick has a descriptor of its own.
@@ -414,6 +441,7 @@ impl Epoll {
                 sleepers: Sleepers::default(),
                 state: Mutex::default(),
                 streams: AtomicU32::new(0),
+                away: AtomicU32::new(0),
                 ready_len: AtomicU32::new(0),
                 observers: Observers::default(),
                 datagrams: Datagrams::default(),
@@ -430,5 +458,13 @@ impl Epoll {
     /// Whether any interest is a stream.
     pub fn has_streams(&self) -> bool {
         self.shared.streams.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the kernel's events are all that a wait has to expect now. A thread that sleeps for them is woken by the kick
+    /// when that changes.
+    fn is_kernels(&self) -> bool {
+        let shared = &self.shared;
+        let none_away = || shared.away.load(Ordering::SeqCst) == 0 && shared.ready_len.load(Ordering::SeqCst) == 0;
+        !self.has_streams() || none_away() && shared.kick.is_made()
     }
 }

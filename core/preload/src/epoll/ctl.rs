@@ -75,8 +75,7 @@ fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
     let r = stream.readiness();
     if r.contains(BOTH_KERNEL) || !i.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
         kernel_ctl(shared.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
-        state.interests.remove(&fd);
-        shared.streams.fetch_sub(1, Ordering::Relaxed);
+        shared.forget(state.interests.remove(&fd));
         return false;
     }
     i.parked = false;
@@ -118,9 +117,10 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
         if rc != 0 {
             return rc;
         }
-        if state.interests.insert(fd, interest).is_some_and(|i| i.stream.is_some()) {
-            shared.streams.fetch_sub(1, Ordering::Relaxed);
+        if interest.away {
+            shared.away.fetch_add(1, Ordering::Relaxed);
         }
+        shared.forget(state.interests.insert(fd, interest));
     }
     shared.follow_datagram(fd, e);
     follow(shared, fd, entry.as_deref(), stream);
@@ -222,8 +222,9 @@ fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
         // A closed descriptor. If its open file lives on, the kernel continues to report it.
         return rc;
     }
-    if shared.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
-        shared.streams.fetch_sub(1, Ordering::Relaxed);
+    {
+        let mut state = shared.state.lock();
+        shared.forget(state.interests.remove(&fd));
     }
     shared.drop_datagram(fd);
     match table::get_full(fd).as_deref() {

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_device::CompletionQueueId;
@@ -57,7 +56,7 @@ impl Instance for Epoll {
         let state = self.shared.state.lock();
         let epfd = self.shared.kernel().epfd;
         state.interests.iter().for_each(|(fd, interest)| interest.return_to_kernel(epfd, fd));
-        self.shared.streams.store(0, Ordering::Relaxed);
+        self.shared.forget_streams();
         self.shared.kick.deregister(epfd);
         let endpoint = runtime::get().and_then(Runtime::endpoint);
         if let Some(channel) = endpoint.zip(self.shared.own_queue()).and_then(|(e, cq)| e.device().channel_fd(cq)) {

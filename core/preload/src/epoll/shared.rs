@@ -167,7 +167,7 @@ impl Shared {
         }
         state.ready.clear();
         self.ready_len.store(0, Ordering::SeqCst);
-        self.streams.store(0, Ordering::Relaxed);
+        self.forget_streams();
         let endpoint = runtime::get().and_then(Runtime::endpoint);
         let channel = endpoint.zip(self.own_queue()).and_then(|(endpoint, cq)| endpoint.device().channel_fd(cq));
         if let Some(channel) = channel {

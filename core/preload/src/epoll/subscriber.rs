@@ -34,9 +34,7 @@ impl Subscriber for Shared {
         if deregister {
             kernel_ctl(self.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
         }
-        if state.interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
-            self.streams.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.forget(state.interests.remove(&fd));
     }
 
     fn leave_to_kernel(&self, fd: c_int) {
@@ -47,10 +45,10 @@ impl Subscriber for Shared {
         }
         if i.parked {
             kernel_ctl(self.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
-            state.interests.remove(&fd);
+            self.forget(state.interests.remove(&fd));
             return;
         }
-        let away = std::mem::take(&mut i.away);
+        let away = self.returns(i);
         i.register(self.kernel(), fd, BOTH_KERNEL, away);
         // No record comes any more, and no call can name a closed descriptor.
         i.travelled = false;
@@ -63,7 +61,7 @@ impl Subscriber for Shared {
         let epfd = self.kernel().epfd;
         kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
         if interest.parked {
-            self.streams.fetch_sub(1, Ordering::Relaxed);
+            self.forget(Some(interest));
             return false;
         }
         if let Some(events) = interest.kernel_events() {

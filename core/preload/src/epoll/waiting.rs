@@ -142,14 +142,16 @@ fn wait_for_streams(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mas
     let mut left = timeout;
     loop {
         let runtime = runtime::get().and_then(|rt| rt.endpoint().map(|e| (rt, e)));
-        let Some((rt, endpoint)) = runtime.filter(|_| epoll.has_streams()) else {
+        if let Some((_, endpoint)) = runtime {
+            batch::end(endpoint);
+        }
+        let Some((rt, endpoint)) = runtime.filter(|_| !epoll.is_kernels()) else {
             match plain_wait(epoll, out, left, mask) {
                 Plain::Over(rc) => return rc,
-                Plain::Streams(rest) => left = rest,
+                Plain::Links(rest) => left = rest,
             }
             continue;
         };
-        batch::end(endpoint);
         let rc = wait_on_links(epoll, (rt, endpoint), out, left, mask);
         batch::begin(out.len);
         return rc;
@@ -682,12 +684,13 @@ fn still(fd: c_int, events: u32) -> u32 {
 enum Plain {
     /// With this result.
     Over(c_int),
-    /// There are streams now, and this thread may have taken a wake-up that was meant for a thread that waits for them;
+    /// There are links now, and this thread may have taken a wake-up that was meant for a thread that waits for them;
     /// so much time is left.
-    Streams(Option<Duration>),
+    Links(Option<Duration>),
 }
 
-/// Nothing here is on a link: the kernel does everything, and only the data is translated.
+/// Nothing here is on a link: the kernel does everything, and only the data is translated. Without spinning, because only
+/// links can be watched without a system call.
 fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> Plain {
     let shared = &epoll.shared;
     let _waits = trace::waits();
@@ -695,9 +698,13 @@ fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *co
     let mut left = timeout;
     let _wait = (left != Some(Duration::ZERO)).then(|| Wait::begin(shared));
     loop {
-        // Streams may come while this thread sleeps, and with the first one an endpoint.
+        // Links may come while this thread sleeps, and with the first stream an endpoint.
         let endpoint = runtime::get().and_then(Runtime::endpoint);
         let announced = (left != Some(Duration::ZERO)).then(|| Announced::new(shared, endpoint, false));
+        if announced.is_some() && endpoint.is_some() && !epoll.is_kernels() {
+            // The thread that changed a stream before the announcement has not raised the kick.
+            return Plain::Links(deadline.map(|d| d.saturating_since(now())));
+        }
         let pending = announced.as_ref().is_some_and(|announced| announced.pending);
         let Polled { count, took_wake_up } =
             kernel_events(shared, out, if pending { Some(Duration::ZERO) } else { left }, mask);
@@ -705,11 +712,16 @@ fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *co
         if count < 0 {
             return Plain::Over(-1);
         }
-        if let Some(endpoint) = endpoint.filter(|_| took_wake_up) {
-            // As in `wait_on_links`: the first stream may just have come.
-            shared.poll(endpoint);
+        match endpoint.filter(|_| took_wake_up || pending || !epoll.is_kernels()) {
+            // As in `wait_on_links`: the first link may just have come.
+            Some(endpoint) => {
+                shared.poll(endpoint);
+                if !collect_in_order(epoll, endpoint, out) {
+                    return Plain::Over(-1);
+                }
+            }
+            None => collect(shared, out, None),
         }
-        collect(shared, out, None);
         if out.len > 0 || count == 0 && !pending {
             return Plain::Over(out.len as c_int);
         }
@@ -718,8 +730,8 @@ fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *co
         }
         // Only internal events: wait for the rest of the time.
         left = deadline.map(|d| d.saturating_since(now()));
-        if epoll.has_streams() {
-            return Plain::Streams(left);
+        if !epoll.is_kernels() {
+            return Plain::Links(left);
         }
     }
 }

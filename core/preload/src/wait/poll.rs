@@ -75,37 +75,54 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
     if timeout == Some(Duration::ZERO) {
         await_switches(endpoint, fds, &entries);
     }
-    let mut waiting = rt.spin.begin(begun);
+    let mut waiting = entries.iter().any(has_link).then(|| rt.spin.begin(begun));
     let mut spun = false;
     loop {
         drop_proofs(fds, &entries);
-        let ready = poll_once(call, endpoint, fds, &entries);
-        if ready < 0 {
-            return -1;
+        let mut ready = poll_once(call, endpoint, fds, &entries);
+        if ready == 0 {
+            if deadline.is_some_and(|d| now() >= d) {
+                return 0;
+            }
+            let spins = waiting.as_mut().filter(|_| !std::mem::replace(&mut spun, true));
+            if spins.is_some_and(|waiting| spin(waiting, endpoint, (fds, &entries), deadline)) {
+                continue;
+            }
+            ready = match OnlyStream::of(endpoint, fds, &entries, mask) {
+                Some(only) => only.sleep(rt, endpoint, deadline),
+                None => sleep(endpoint, fds, &entries, deadline, mask),
+            };
         }
-        if ready > 0 {
-            waiting.end(ready as usize);
+        if ready != 0 {
+            if let Some(waiting) = waiting.filter(|_| ready > 0) {
+                waiting.end(ready as usize);
+            }
             return ready;
         }
-        if deadline.is_some_and(|d| now() >= d) {
-            return 0;
-        }
-        if !std::mem::replace(&mut spun, true)
-            && waiting.spin(deadline, || {
-                poll_links(endpoint, &entries);
-                fds.iter().zip(&entries).any(|(p, e)| link_events(p.events, e) != 0)
-            })
-        {
-            continue;
-        }
-        let slept = match OnlyStream::of(endpoint, fds, &entries, mask) {
-            Some(only) => only.sleep(rt, endpoint, deadline),
-            None => sleep(endpoint, fds, &entries, deadline, mask),
-        };
-        if slept < 0 {
-            return -1;
-        }
     }
+}
+
+/// Whether a thread can see without a system call that the descriptor becomes ready: other waits are not worth a spin.
+fn has_link(entry: &Option<Arc<Entry>>) -> bool {
+    match entry.as_deref() {
+        Some(Entry::Stream(sock)) => sock.stream.as_ref().is_some_and(|cell| !cell.readiness().contains(BOTH_KERNEL)),
+        Some(Entry::Datagram(socket)) => socket.is_linked(),
+        Some(Entry::Epoll(_)) => true,
+        Some(Entry::Idle(_) | Entry::Ring(_)) | None => false,
+    }
+}
+
+/// Spins until a link may have something. Whether that was so.
+fn spin(
+    waiting: &mut Waiting<'_>,
+    endpoint: &Endpoint,
+    (fds, entries): (&[pollfd], &[Option<Arc<Entry>>]),
+    deadline: Option<Instant>,
+) -> bool {
+    waiting.spin(deadline, || {
+        poll_links(endpoint, entries);
+        fds.iter().zip(entries).any(|(p, e)| link_events(p.events, e) != 0)
+    })
 }
 
 /// Takes proofs out of the kernel's datagram sockets: they are for the library only.
@@ -580,10 +597,11 @@ impl Drop for Announced<'_> {
     }
 }
 
-/// Announces, polls once more, sleeps.
+/// Announces, polls once more, sleeps. Returns how many descriptors are ready, if the kernel's answer is all that there is to
+/// know; 0: poll again; or -1.
 fn sleep(
     endpoint: &Endpoint,
-    fds: &[pollfd],
+    fds: &mut [pollfd],
     entries: &[Option<Arc<Entry>>],
     deadline: Option<Instant>,
     mask: *const libc::sigset_t,
@@ -599,12 +617,31 @@ fn sleep(
         _ => None,
     });
     let Some(_asleep) = datagrams.collect::<Option<Vec<_>>>() else { return 0 };
-    let (mut view, _) = kernel_view(fds, entries);
+    let (mut view, before) = kernel_view(fds, entries);
     view.push(pollfd { fd: announced.slot.eventfd(), events: libc::POLLIN, revents: 0 });
     let channels = announced.queues.iter().filter_map(|&cq| endpoint.device().channel_fd(cq));
     view.extend(channels.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }));
     if announced.pending || fds.iter().zip(entries).any(|(p, e)| link_events(p.events, e) != 0) {
         return 0;
     }
-    kernel_poll(Call::Another, &mut view, deadline.map(|d| d.saturating_since(now())), mask).min(0)
+    let n = kernel_poll(Call::Another, &mut view, deadline.map(|d| d.saturating_since(now())), mask);
+    let woken = view.drain(fds.len()..).any(|own| own.revents != 0);
+    if n <= 0 || woken || entries.iter().any(|entry| is_translated(endpoint, entry)) {
+        return n.min(0);
+    }
+    let on_links = vec![0; fds.len()];
+    merge(endpoint, fds, &Pass { view, before, on_links, found: false }, entries)
+}
+
+/// Whether the kernel's events for the descriptor may be about something else than the program's bytes: about a record on the
+/// anchor, for example, that has been taken since.
+fn is_translated(endpoint: &Endpoint, entry: &Option<Arc<Entry>>) -> bool {
+    match entry.as_deref() {
+        Some(Entry::Stream(sock)) => sock.stream.as_ref().is_some_and(|cell| {
+            let guard = cell.lock(endpoint);
+            guard.proto().promotions() > 0 || guard.proto().uses_slot() || !guard.proto().is_plain()
+        }),
+        Some(Entry::Datagram(_) | Entry::Epoll(_)) => true,
+        Some(Entry::Idle(_) | Entry::Ring(_)) | None => false,
+    }
 }

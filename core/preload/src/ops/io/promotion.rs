@@ -74,7 +74,11 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
         return;
     }
     if sock.accepted {
-        // The opener requests a link; it has had the time to do so.
+        // The opener requests a link; it has had the time to do so. Each search for the reason costs system calls and a wake-up
+        // of the helper, and a reason that is known changes rarely.
+        if sock.recorded_reason().is_some() {
+            sock.promotion.leave_to_time();
+        }
         return rt.request_reason(cell);
     }
     match sock.answers.as_ref().map_or(Verdict::Promote, |answers| answers.judge(n)) {
