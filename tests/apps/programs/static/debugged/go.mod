@@ -1,0 +1,3 @@
+module debugged
+
+go 1.18

@@ -1,0 +1,26 @@
+// Adds up the numbers that it reads, for a debugger to watch.
+package main
+
+import "fmt"
+
+var total int
+
+//go:noinline
+func add(value int) int {
+	doubled := 2 * value
+	total += doubled
+	return total
+}
+
+//go:noinline
+func count(value int) int { return add(value) + 1 }
+
+func main() {
+	fmt.Println("ready")
+	for value := 0; ; {
+		if _, err := fmt.Scan(&value); err != nil {
+			return
+		}
+		fmt.Println("count", count(value))
+	}
+}
