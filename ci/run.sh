@@ -38,7 +38,7 @@ readonly NEEDS_APPS=(
     dnsmasq=dnsmasq-base dnsperf=dnsperf sockperf=sockperf openssl=openssl
     /usr/sbin/unbound=unbound nc.openbsd=netcat-openbsd nc.traditional=netcat-traditional
     # Programs without a shared C library, and others in Go.
-    musl-gcc=musl-tools go=golang-go
+    musl-gcc=musl-tools go=golang-go gdb=gdb
     /usr/sbin/nats-server=nats-server etcd=etcd-server caddy=caddy
     prometheus=prometheus prometheus-node-exporter=prometheus-node-exporter
 )
@@ -481,11 +481,22 @@ job_paper-records() { # the records of the paper again, those that a laptop can 
     paper/record.sh "$@"
 }
 
+# The executor of programs without a shared C library.
+need_static_executor() { cargo build --release --locked -p netacc-executor --target "$LAUNCHER_TARGET"; }
+
 job_props() { # generated programs on kernel TCP, shared memory, the core alone and the core in ns-3 (arguments: for pytest)
     need_lab
     need_binaries
     need_ns3
+    need_static_executor
     .venv/bin/python -m pytest tests/properties "$@"
+}
+
+job_props-static() { # many more of them by an executor that is linked statically with musl (arguments: for pytest)
+    need_lab
+    need_binaries
+    need_static_executor
+    NETACC_EXAMPLES="${NETACC_EXAMPLES:-15000}" .venv/bin/python -m pytest tests/properties/test_static.py "$@"
 }
 
 job_props-long() { # many more of them (EXECUTOR=shm|harness|ns3 SEEDS=0..100000 PROFILE=balanced SECONDS_MOST=3600; --resume)
@@ -542,7 +553,7 @@ job_nightly() { # packages, aarch64, programs of large packages, hours of fuzzin
     need_lab
     need_binaries
     local part target inputs seconds failed=()
-    for part in packages aarch64 go-versions go-suites apps-long sim-long; do
+    for part in packages aarch64 go-versions go-suites ${LIBC_TEST:+libc-test} props-static apps-long sim-long; do
         "$BASH" ci/run.sh "$part" || failed+=("$part")
     done
     while read -r target inputs seconds; do
@@ -725,6 +736,15 @@ job_go-suites() { # Go's own tests of net and net/http, natively and under netac
     need_binaries
     [ $# != 0 ] || set -- go-net go-net-http go-cgo-net go-cgo-net-http
     .venv/bin/python -m tests.suites --go "$@"
+}
+
+# No package registry has these sources.
+job_libc-test() { # tests of musl's authors, static programs, natively and under netacc_run (LIBC_TEST=the folder of libc-test's sources; arguments: see tests/suites)
+    [ -d "${LIBC_TEST:-}/src/functional" ] || die "LIBC_TEST is not the folder of libc-test's sources: git clone git://repo.or.cz/libc-test"
+    need_python
+    need gcc=gcc musl-gcc=musl-tools
+    need_binaries
+    .venv/bin/python -m tests.suites --libc-test "$LIBC_TEST" libc-test "$@"
 }
 
 job_demo() { # real Redis over kernel TCP and over the link, side by side: two minutes on a fresh machine

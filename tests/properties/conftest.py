@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from netacc_lab.differential import Differential
 from netacc_lab.strategies import Profile
 
-from tests.apps.lib.paths import binaries
+from tests.apps.lib.paths import REPO, binaries
 
 PROFILE = Profile(os.environ.get("NETACC_PROFILE", "fast"))
 # Programs for each property. NETACC_EXAMPLES names another number.
@@ -46,6 +46,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Differential]:
         pytest.fail(f"{binaries()} lacks {', '.join(missing)}: run ci/run.sh build")
     log: Path = tmp_path_factory.mktemp("props") / "netacc.log"
     with Differential(binaries(), log=log) as differential:
+        yield differential
+
+
+@pytest.fixture(scope="session")
+def static_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Differential]:
+    """As `lab`, but the executor is linked statically with musl, whose functions differ from glibc's."""
+    executable = REPO / "target/x86_64-unknown-linux-musl/release/netacc-exec"
+    if not executable.exists():
+        pytest.fail(f"no {executable}: run ci/run.sh props")
+    log: Path = tmp_path_factory.mktemp("static") / "netacc.log"
+    with Differential(binaries(), log=log, executable=executable) as differential:
         yield differential
 
 

@@ -141,14 +141,19 @@ class Differential:
         log: Path | None = None,
         accelerated: bool = True,
         far: Far | None = None,
+        executable: Path | None = None,
     ) -> None:
-        """`far`: both the oracle and the other one run on those hosts, not on addresses of this machine."""
+        """`far`: both the oracle and the other one run on those hosts, not on addresses of this machine.
+
+        `executable` is another netacc-exec than that of the binaries.
+        """
         self._binaries = binaries
+        self._executable = executable or binaries / "netacc-exec"
         self._name = name
         self._log = log
         self._accelerated = accelerated
         self._far = far
-        self._oracle = ProcessExecutor(binaries / "netacc-exec", far=far)
+        self._oracle = ProcessExecutor(self._executable, far=far)
         self._others: dict[Config, ProcessExecutor] = {}
 
     def other(self, config: Config) -> ProcessExecutor:
@@ -159,9 +164,7 @@ class Differential:
         if self._log:
             env["NACC_LOG_PATH"] = str(self._log)
         launcher = [self._binaries / "netacc_run"] if self._accelerated else []
-        made = ProcessExecutor(
-            self._binaries / "netacc-exec", name=self._name, launcher=launcher, env=env, far=self._far
-        )
+        made = ProcessExecutor(self._executable, name=self._name, launcher=launcher, env=env, far=self._far)
         self._others[config] = made
         return made
 
