@@ -34,6 +34,16 @@ COMPILERS = {
     "glibc-pie": ["gcc", "-static-pie", *C_FLAGS],
     "musl": ["musl-gcc", "-static", *C_FLAGS],
 }
+#: The same in other forms, each in one test.
+FORMS = {
+    "glibc-stripped": [*COMPILERS["glibc"], "-s"],
+    "musl-stripped": [*COMPILERS["musl"], "-s"],
+}
+RUST = {
+    "rust": [],
+    "rust-stripped": ["-C", "strip=symbols"],
+    "rust-fixed": ["-C", "relocation-model=static"],
+}
 #: A test that runs all versions of Go has the others: see test_go_versions.py.
 GO = ["go", "go-stripped", "go-pie", "go-cgo"]
 BUILDS = [*COMPILERS, "rust", *GO]
@@ -62,21 +72,22 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
         program = folder / kind
         if program.exists():
             return program
-        if kind == "rust":
-            target = ["--target", "x86_64-unknown-linux-musl", "--edition", "2021"]
+        if kind in RUST:
+            target = ["--target", "x86_64-unknown-linux-musl", "--edition", "2021", *RUST[kind]]
             subprocess.run(
                 ["rustc", "-O", *target, "-o", program, SOURCES / "echo.rs"], check=True, timeout=120
             )
         elif kind in GO:
             golang.build(program, golang.MODES[kind])
         else:
-            subprocess.run([*COMPILERS[kind], "-o", program, SOURCES / "echo.c"], check=True, timeout=60)
+            words = (COMPILERS | FORMS)[kind]
+            subprocess.run([*words, "-o", program, SOURCES / "echo.c"], check=True, timeout=60)
         return program
 
     return built
 
 
-@pytest.mark.parametrize("kind", BUILDS)
+@pytest.mark.parametrize("kind", [*BUILDS, *FORMS, *(kind for kind in RUST if kind not in BUILDS)])
 def test_a_static_client_talks_over_links(kind: str, build: Build, lab: Lab) -> None:
     port = free_port()
     server = lab.start(
@@ -169,7 +180,7 @@ def test_a_crash_of_go_shows_where_it_was(kind: str, build: Build, lab: Lab) -> 
     assert "main.crash" in crashed.stderr() and "main.go:" in crashed.stderr()
 
 
-@pytest.mark.parametrize("kind", ["go", "go-cgo", "musl"])
+@pytest.mark.parametrize("kind", ["go", "go-cgo", "musl", "rust"])
 def test_a_peer_without_the_library_notices_nothing(kind: str, build: Build, lab: Lab) -> None:
     port = free_port()
     server = lab.start("server", [build(kind), "serve", str(port)], accelerated=True)
