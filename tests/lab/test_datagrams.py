@@ -104,11 +104,55 @@ def test_a_sender_that_ends_at_once_loses_nothing(siw: UpLab, how: str) -> None:
         pytest.fail("no datagram was on the link")
 
 
+@pytest.mark.parametrize("way", ["fork", "exec", "rights"])
+def test_a_new_holder_sees_datagrams_only(siw: UpLab, way: str) -> None:
+    """Breaks if anything of the library's arrives at a socket, and so at its next holder."""
+    python = [ACCELERATED, sys.executable, "-m", "tests.apps.programs.datagram_new_holders"]
+    port = str(PORT + 200 + ["fork", "exec", "rights"].index(way))
+    command = ["env", f"PYTHONPATH={REPO}", *python]
+    receiver = siw.start(1, *command, "receive", SERVER, port, way)
+    assert line_from(receiver.stdout) == "ready\n"
+    sender = siw.start(2, *command, "send", SERVER, port)
+    printed, _ = receiver.communicate(timeout=COMMAND_SECONDS)
+    assert printed == "missing 0, foreign 0\n"
+    assert sender.wait(COMMAND_SECONDS) == 0
+
+
 @pytest.mark.parametrize("accelerated", [(True, False), (False, True)], ids=["server", "client"])
 def test_a_plain_peer_sees_datagrams_only(siw: UpLab, accelerated: tuple[bool, bool]) -> None:
     """Breaks if anything of the library's arrives at a socket of a program that does not have it."""
     ends = converse(siw, "blocking", 90, accelerated)
     assert [counters.get("datagram_flows", 0) for counters in ends] == [0, 0]
+
+
+STOP_FILE = "/tmp/udp-steady.stop"
+
+
+@pytest.mark.parametrize("host", [1, 2])
+def test_flows_come_back_after_their_links_have_died(siw: UpLab, host: int) -> None:
+    """Breaks if datagrams stay with the kernel once the TCP connections beneath their links were aborted."""
+    siw.out(2, "rm", "-f", STOP_FILE)
+    run = [ACCELERATED, sys.executable, str(REPO / "tests/lab/programs/udp_steady.py")]
+    port = str(PORT + 300 + host)
+    ends = [siw.start(1, *run, "serve", SERVER, port)]
+    pids = [line_from(ends[0].stdout).strip()]
+    ends.append(siw.start(2, *run, "ask", SERVER, port, STOP_FILE))
+    pids.append(line_from(ends[1].stdout).strip())
+
+    def have_flows(count: int) -> None:
+        for at, pid in enumerate(pids, 1):
+            shown = f"{binaries()}/netacc_ss -p {pid} -s cnt | awk '/^datagram_flows/ {{ print $2 }}'"
+            siw.wait_for(at, f'[ "$({shown})" -ge {count} ]')
+
+    # One in each direction, each on a link of its own.
+    have_flows(2)
+    siw.out(host, "modprobe", "tcp_diag")
+    killed = siw.out(host, "ss", "-H", "-t", "-K", "state", "established", "src", f"10.99.0.{host}")
+    # Those of an earlier test may be among them.
+    assert len(killed.splitlines()) >= 2, killed
+    have_flows(4)
+    siw.out(2, "touch", STOP_FILE)
+    assert ends[1].wait(COMMAND_SECONDS) == 0
 
 
 #: Of generated programs: for a datagram to come, also one that comes back first.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use netacc_device::{Device, FourTuple, Instant, PeerAddress, PostError, Region};
 use netacc_proto::{
-    begins_flow_proof, is_flow_proof, FlowReceiver, FlowSender, MessageKind, Nonce, Reason, RingDescriptor, Span,
-    CREDIT_BLOCK_LEN, RECORD_LEN,
+    is_flow_proof, FlowProof, FlowReceiver, FlowSender, MessageKind, Nonce, Reason, RingDescriptor, Span,
+    CREDIT_BLOCK_LEN,
 };
 use parking_lot::Mutex;
 
@@ -18,6 +18,8 @@ pub struct SendingFlow {
     pub peer: PeerAddress,
     /// The source is `local`, and the destination `remote`.
     pub addresses: FourTuple,
+    /// Where the owner receives proofs.
+    pub(crate) proof_port: u16,
     pub(crate) inner: Mutex<Sending>,
 }
 
@@ -72,7 +74,9 @@ pub(crate) enum Place {
 pub(crate) struct Sending {
     pub(crate) place: Place,
     pub(crate) returned: VecDeque<LinkDatagram>,
-    /// The receiver's proofs have it. Known once the flow was requested, and after its end.
+    /// Datagrams that were sent by the kernel, also before the flow.
+    pub(crate) by_kernel: u64,
+    /// The receiver's proofs have it. Known once the flow was requested.
     pub(crate) nonce: Option<Nonce>,
     /// Why it has no link.
     pub(crate) refused: Option<Reason>,
@@ -81,8 +85,6 @@ pub(crate) struct Sending {
 
 pub(crate) struct Receiving {
     pub(crate) proto: FlowReceiver,
-    /// The sender's proofs have it.
-    nonce: Nonce,
     /// `None` once the flow is over.
     pub(crate) seat: Option<Seat>,
     /// Datagrams that were in the ring at the end.
@@ -155,10 +157,11 @@ impl Seat {
 }
 
 impl SendingFlow {
-    pub(crate) fn new(peer: PeerAddress, addresses: FourTuple) -> SendingFlow {
+    pub(crate) fn new(peer: PeerAddress, addresses: FourTuple, proof_port: u16, by_kernel: u64) -> SendingFlow {
         let (place, returned) = (Place::Waiting { requested: false }, VecDeque::new());
-        let inner = Mutex::new(Sending { place, returned, nonce: None, refused: None, counts: FlowCounts::default() });
-        SendingFlow { peer, addresses, inner }
+        let (nonce, refused, counts) = (None, None, FlowCounts::default());
+        let inner = Mutex::new(Sending { place, returned, by_kernel, nonce, refused, counts });
+        SendingFlow { peer, addresses, proof_port, inner }
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut FlowSender) -> T) -> Option<T> {
@@ -168,8 +171,8 @@ impl SendingFlow {
         }
     }
 
-    /// The proof that is to be sent to the destination by the kernel now.
-    pub fn poll_proof(&self, now: Instant) -> Option<[u8; RECORD_LEN]> {
+    /// The proof that is to be sent from the flow's socket now, to that port at the destination's address.
+    pub fn poll_proof(&self, now: Instant) -> Option<FlowProof> {
         self.with(|proto| proto.poll_proof(now))?
     }
 
@@ -178,20 +181,13 @@ impl SendingFlow {
         self.with(|proto| proto.next_proof())?
     }
 
-    /// The kernel has brought a datagram from the destination. Whether it is a proof, which the program must not see.
+    /// The kernel has brought the owner a datagram from the destination. Whether it is this flow's proof.
     pub fn handle_proof(&self, bytes: &[u8]) -> bool {
-        //= spec §10.7.5
-        //# A proof that comes late is no datagram of the program's either: both sides recognise those of flows that are over.
         if self.inner.lock().nonce.is_none_or(|nonce| !is_flow_proof(bytes, &nonce)) {
             return false;
         }
         self.with(FlowSender::handle_proof);
         true
-    }
-
-    /// As [`ReceivingFlow::begins_proof`], of a datagram from the destination.
-    pub fn begins_proof(&self, bytes: &[u8]) -> bool {
-        self.inner.lock().nonce.is_some_and(|nonce| begins_flow_proof(bytes, &nonce))
     }
 
     pub(crate) fn link(&self) -> Option<Arc<LinkCell>> {
@@ -203,7 +199,11 @@ impl SendingFlow {
 
     /// A datagram of the flow was sent by the kernel.
     pub fn count_by_kernel(&self) {
-        self.with(FlowSender::count_by_kernel);
+        let mut inner = self.inner.lock();
+        inner.by_kernel += 1;
+        if let Place::On(on) = &mut inner.place {
+            on.1.count_by_kernel();
+        }
     }
 
     /// Whether datagrams may take the link.
@@ -248,10 +248,10 @@ impl SendingFlow {
 }
 
 impl ReceivingFlow {
-    pub(crate) fn new(addresses: FourTuple, nonce: Nonce, proto: FlowReceiver, seat: Seat) -> ReceivingFlow {
+    pub(crate) fn new(addresses: FourTuple, proto: FlowReceiver, seat: Seat) -> ReceivingFlow {
         let peer = seat.link.peer;
         let (left, counts) = (VecDeque::new(), FlowCounts::default());
-        let inner = Mutex::new(Receiving { proto, nonce, seat: Some(seat), left, owed: None, counts });
+        let inner = Mutex::new(Receiving { proto, seat: Some(seat), left, owed: None, counts });
         ReceivingFlow { addresses, peer, inner }
     }
 
@@ -259,9 +259,9 @@ impl ReceivingFlow {
         self.inner.lock().seat.as_ref().map(|seat| seat.link.clone())
     }
 
-    /// Whether a datagram from the source that is as long as a proof, and of which only these first bytes are known, is one.
-    pub fn begins_proof(&self, bytes: &[u8]) -> bool {
-        begins_flow_proof(bytes, &self.inner.lock().nonce)
+    /// So many datagrams have come by the kernel from the source before the flow.
+    pub fn start(&self, came_by_kernel: u64) {
+        self.inner.lock().proto.start(came_by_kernel);
     }
 
     /// A datagram of the flow was received from the kernel.

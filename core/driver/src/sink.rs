@@ -45,12 +45,12 @@ pub trait ReadySink: Send + Sync {
         false
     }
 
-    /// A peer requests a flow on a link, to the socket at `addresses.local`.
+    /// A peer requests a flow on a link, to the socket at `addresses.local`. The UDP port at which the owner receives proofs.
     ///
     /// # Errors
     /// Why it is refused: this process must have that socket, and the kernel must have brought it a datagram from
     /// `addresses.remote`.
-    fn flow_offered(&self, _addresses: &FourTuple) -> Result<(), Reason> {
+    fn flow_offered(&self, _addresses: &FourTuple) -> Result<u16, Reason> {
         Err(Reason::UnknownStream)
     }
 

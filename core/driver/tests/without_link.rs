@@ -16,6 +16,7 @@ use netacc_driver::{Endpoint, EndpointConfig, CONTEST_PATIENCE};
 use netacc_proto::{
     CacheConfig, ControlMessage, Credential, Failure, Hello, Immediate, MessageKind, Open, PreSharedKey, Reason,
     RingDescriptor, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT, UNUSED_LIMIT,
+    VERSION,
 };
 
 use crate::common::{config, connect, connect_over, nonce, run, tuple, Deaf};
@@ -165,7 +166,7 @@ impl Stranger {
 }
 
 fn hello(credential: Option<Credential>) -> ControlMessage {
-    ControlMessage::Hello(Hello { version: 1, receive_depth: 64, max_streams: 4, credential, datagrams: false })
+    ControlMessage::Hello(Hello { version: VERSION, receive_depth: 64, max_streams: 4, credential, datagrams: false })
 }
 
 const EMPTY: Credential = Credential { nonce: [7; 16], proof: [0; 32] };

@@ -2,7 +2,7 @@
 //!
 //! * `starting`: making the runtime. `sink`: its answer to changes of streams.
 //! * `helper`: the thread. `unwatched`: its part in links that no thread watches. [`shortage`]: giving descriptors back to the program. [`unseen`]: the policy for unseen I/O.
-//! * [`flows`], [`links`]: flows of datagrams within this host, and between hosts.
+//! * [`flows`], [`links`]: flows of datagrams within this host, and between hosts. [`proofs`]: the addresses of the latter.
 //! * [`fork`], [`exit`]: connections of a process that forks, ends, or is replaced.
 
 pub mod exit;
@@ -10,6 +10,7 @@ pub mod flows;
 pub mod fork;
 mod helper;
 pub mod links;
+mod proofs;
 pub mod shortage;
 mod sink;
 mod starting;

@@ -21,7 +21,6 @@ mod linked;
 mod messages;
 mod origin;
 mod outgoing;
-pub mod proofs;
 mod resent;
 #[cfg(test)]
 mod tests;
@@ -37,9 +36,9 @@ use netacc_driver::{Endpoint, ReceivingFlow};
 use parking_lot::Mutex;
 
 pub use address::{local_address, peer_address, Address};
-pub use flows::{Flows, OnLink, Pending, Wanted};
+pub use flows::{Flows, OnLink, Pending, Proven, ToProve, Wanted};
 pub use incoming::{Incoming, Ring, Taken};
-pub use linked::{Linked, Proof, Proven, Suspect};
+pub use linked::Linked;
 pub use messages::{add_dropped, joined, Control, Messages, Values, MOST as MOST_CONTROL};
 pub use origin::Origin;
 pub use outgoing::{Closing, Destination, Outgoing, Way};
@@ -55,15 +54,11 @@ pub struct Datagram {
     kernel_only: AtomicU8,
     /// It has, or may have, rings to receive from.
     linked: AtomicBool,
-    /// The kernel may bring it proofs of addresses, now or soon: it has peers on other hosts.
-    proving: AtomicBool,
     /// The flows on links that bring it datagrams. A thread polls them without the lock of [`Datagram::incoming`], which the
     /// thread that handles their messages takes.
     polled: Mutex<Arc<Vec<Polled>>>,
     /// Threads that sleep in the kernel, and may wait for this socket.
     sleepers: AtomicU32,
-    /// Threads that receive from the kernel without the lock of [`Datagram::incoming`].
-    receivers: AtomicU32,
     /// Calls that have moved a datagram through the kernel.
     kernel_calls: AtomicU32,
     /// What the program wants to know of each datagram: bits of [`wants`].
@@ -149,10 +144,8 @@ impl Default for Datagram {
             descriptors: AtomicU32::new(1),
             kernel_only: AtomicU8::new(0),
             linked: AtomicBool::new(false),
-            proving: AtomicBool::new(false),
             polled: Mutex::default(),
             sleepers: AtomicU32::new(0),
-            receivers: AtomicU32::new(0),
             kernel_calls: AtomicU32::new(0),
             wants: AtomicU16::new(0),
             joins: AtomicBool::new(false),
@@ -322,27 +315,19 @@ impl Datagram {
     }
 
     /// Adds a flow on a link to receive from. `false`: it does not fit any more.
-    pub fn attach_link(&self, link: Linked, proven: Proven) -> bool {
+    pub fn attach_link(&self, link: Linked) -> bool {
         let mut incoming = self.incoming.lock();
         let fits = self.fits(&incoming, link.origin()) && self.fits_links();
         if fits {
-            incoming.add_link(link, proven);
+            incoming.add_link(link);
             self.update_linked(&incoming);
         }
         fits
     }
 
-    /// The kernel may bring the proof of a flow from now on.
-    pub fn expect_proofs(&self, proven: Proven) {
-        let mut incoming = self.incoming.lock();
-        incoming.expect_proofs(proven);
-        self.update_linked(&incoming);
-    }
-
-    /// Whether flows on links can serve it: the kernel could join a proof with datagrams, and a sender on another host does not
-    /// say when it has sent.
+    /// Whether flows on links can serve it: a sender on another host does not say when it has sent.
     pub fn fits_links(&self) -> bool {
-        !self.joins() && !self.wants(wants::TIME | wants::TIMES)
+        !self.wants(wants::TIME | wants::TIMES)
     }
 
     /// The rings and links may have become others, or none.
@@ -365,29 +350,6 @@ impl Datagram {
         for (endpoint, flow) in polled.iter() {
             endpoint.poll_receiving(flow);
         }
-    }
-
-    /// The socket has a peer that may be on another host. By a thread of the program: one that waits later knows it before a
-    /// proof can come.
-    pub fn may_prove(&self) {
-        self.proving.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether the kernel may bring proofs of addresses, which only the library sees.
-    #[inline]
-    pub fn expects_proofs(&self) -> bool {
-        self.proving.load(Ordering::SeqCst)
-    }
-
-    /// Counts the calling thread among those that receive from the kernel without the lock of [`Datagram::incoming`].
-    pub fn receive_alone(&self) -> Receiving<'_> {
-        self.receivers.fetch_add(1, Ordering::SeqCst);
-        Receiving { socket: self }
-    }
-
-    /// Whether a thread receives so.
-    pub fn has_receivers(&self) -> bool {
-        self.receivers.load(Ordering::SeqCst) > 0
     }
 
     /// Whether a thread sleeps that may wait for this socket: its rings are not to be used.
@@ -475,23 +437,20 @@ impl Datagram {
 
     /// Ends its flows: it has been connected anew. Others may be made. `fd` is a descriptor of the socket.
     pub fn end_flows(&self, fd: c_int, endpoint: Option<&Endpoint>) {
+        self.end_sending(fd, endpoint);
+        let read = self.incoming.lock().close_all();
+        if let Some(endpoint) = endpoint {
+            read.into_iter().for_each(|qp| endpoint.end_flow(qp));
+        }
+    }
+
+    /// As [`end_flows`](Datagram::end_flows), of the flows that it sends.
+    pub fn end_sending(&self, fd: c_int, endpoint: Option<&Endpoint>) {
         self.finish_links(fd);
-        let mut flows = self.outgoing.lock().end_all(fd, &self.counts);
-        flows.extend(self.incoming.lock().close_all());
+        let flows = self.outgoing.lock().end_all(fd, &self.counts);
         if let Some(endpoint) = endpoint {
             flows.into_iter().for_each(|qp| endpoint.end_flow(qp));
         }
-    }
-}
-
-/// A thread that receives from the kernel without the lock of [`Datagram::incoming`].
-pub struct Receiving<'a> {
-    socket: &'a Datagram,
-}
-
-impl Drop for Receiving<'_> {
-    fn drop(&mut self) {
-        self.socket.receivers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -159,6 +159,15 @@ fn longest(ring_len: u32) -> usize {
     LONGEST.min(ring_len as usize / 4)
 }
 
+/// A datagram that proves its sender's address. It goes from the socket of a flow to the peer's library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowProof {
+    /// Its bytes.
+    pub record: [u8; RECORD_LEN],
+    /// The port at the peer's address to which it goes.
+    pub port: u16,
+}
+
 /// How far a sender has come.
 #[derive(Clone, Copy, Debug)]
 enum Setup {
@@ -167,6 +176,7 @@ enum Setup {
     /// It was granted; the kernel is to carry proofs.
     Proving {
         token: Nonce,
+        port: u16,
         destination_proven: bool,
         next: Instant,
         tries: u32,
@@ -197,8 +207,8 @@ pub struct FlowSender {
 }
 
 impl FlowSender {
-    /// A flow that is to be requested.
-    pub fn new(ring_len: u32) -> FlowSender {
+    /// A flow that is to be requested, after so many datagrams were sent by the kernel.
+    pub fn new(ring_len: u32, by_kernel: u64) -> FlowSender {
         FlowSender {
             ring_len,
             setup: Setup::Requested,
@@ -209,7 +219,7 @@ impl FlowSender {
             valid: 0,
             kept: VecDeque::new(),
             to_return: VecDeque::new(),
-            by_kernel: 0,
+            by_kernel,
         }
     }
 
@@ -220,13 +230,14 @@ impl FlowSender {
         if !matches!(self.setup, Setup::Requested) || grant.ring.ring_len != self.ring_len {
             return Err(Violation("grant out of turn"));
         }
-        self.setup = Setup::Proving { token: grant.nonce, destination_proven: false, next: Instant::ZERO, tries: 0 };
+        let (token, port) = (grant.nonce, grant.proof_port);
+        self.setup = Setup::Proving { token, port, destination_proven: false, next: Instant::ZERO, tries: 0 };
         Ok(())
     }
 
     /// The proof that is to be sent by the kernel now.
-    pub fn poll_proof(&mut self, now: Instant) -> Option<[u8; RECORD_LEN]> {
-        let Setup::Proving { token, next, tries, .. } = &mut self.setup else { return None };
+    pub fn poll_proof(&mut self, now: Instant) -> Option<FlowProof> {
+        let Setup::Proving { token, port, next, tries, .. } = &mut self.setup else { return None };
         if now < *next {
             return None;
         }
@@ -239,7 +250,7 @@ impl FlowSender {
         }
         (*tries, *next) = (*tries + 1, now + FLOW_PROOF_INTERVAL);
         let record = Record { kind: RecordKind::Flow, position: self.by_kernel, end: 0, token: *token };
-        Some(record.encode())
+        Some(FlowProof { record: record.encode(), port: *port })
     }
 
     /// When [`poll_proof`](FlowSender::poll_proof) has the next one.
@@ -383,6 +394,8 @@ pub struct FlowReceiver {
     nonce: Nonce,
     /// The sender's.
     token: Nonce,
+    /// Of the sender's library.
+    proof_port: u16,
     ring_len: u32,
     position: u64,
     /// Records that are not taken yet, and the position after each.
@@ -403,6 +416,7 @@ impl FlowReceiver {
         FlowReceiver {
             nonce,
             token: request.nonce,
+            proof_port: request.proof_port,
             ring_len: request.ring.ring_len,
             position: 0,
             arrived: VecDeque::new(),
@@ -415,26 +429,33 @@ impl FlowReceiver {
         }
     }
 
-    /// The answer to the request.
-    pub fn grant(&self, peer_slot: u16, slot: u16, ring: RingDescriptor) -> FlowGrant {
-        FlowGrant { peer_slot, slot, nonce: self.nonce, ring }
+    /// The answer to the request. `proof_port` is the own library's.
+    pub fn grant(&self, peer_slot: u16, slot: u16, ring: RingDescriptor, proof_port: u16) -> FlowGrant {
+        FlowGrant { peer_slot, slot, nonce: self.nonce, ring, proof_port }
     }
 
-    /// The kernel has brought a datagram from the source. If it is the sender's proof, which the program must not see: the
-    /// own proof, to be sent back by the kernel. A new status is due.
-    pub fn handle_proof(&mut self, bytes: &[u8]) -> Option<[u8; RECORD_LEN]> {
-        if !is_flow_proof(bytes, &self.nonce) {
-            return None;
-        }
+    /// So many datagrams have come by the kernel from the source before the flow.
+    pub fn start(&mut self, came_by_kernel: u64) {
+        self.came_by_kernel = came_by_kernel;
+    }
+
+    /// The kernel has brought the library a datagram from the source. If it is the sender's proof: the own proof, to be sent by
+    /// the kernel. A new status is due.
+    pub fn handle_proof(&mut self, bytes: &[u8]) -> Option<FlowProof> {
+        let proof = flow_proof(bytes, &self.nonce)?;
         if !self.status.proven {
             self.status.proven = true;
-            self.came_by_kernel =
-                bytes.first_chunk().and_then(|bytes| Record::decode(bytes).ok()).map_or(0, |record| record.position);
+            //= spec §10.9.3
+            //# If more have come than the sender's proof says were sent, another socket had the source's address before: then the
+            //# receiver counts from 0.
+            if self.came_by_kernel > proof.position {
+                self.came_by_kernel = 0;
+            }
         }
         //= spec §10.7.3
-        //# The receiver answers each proof, and proves nothing before: so no datagram goes to a socket whose owner does not
-        //# take part.
-        Some(Record { kind: RecordKind::Flow, position: 0, end: 0, token: self.token }.encode())
+        //# The receiver answers each proof, and proves nothing before.
+        let record = Record { kind: RecordKind::Flow, position: 0, end: 0, token: self.token };
+        Some(FlowProof { record: record.encode(), port: self.proof_port })
     }
 
     /// A message of `len` bytes has come: where its record lies. [`handle_record`](FlowReceiver::handle_record) follows.
@@ -589,18 +610,12 @@ impl FlowReceiver {
     }
 }
 
-/// Bytes of a proof by which it is recognised: its beginning, with the nonce.
-const RECOGNISED: usize = 24;
-
-/// Whether a datagram of which only the first bytes are known, and which is as long as a proof, is one with this nonce.
-pub fn begins_flow_proof(bytes: &[u8], nonce: &Nonce) -> bool {
-    let expected = Record { kind: RecordKind::Flow, position: 0, end: 0, token: *nonce }.encode();
-    bytes.iter().zip(&expected[..RECOGNISED]).all(|(found, expected)| found == expected)
+/// Whether a datagram is a proof with this nonce.
+pub fn is_flow_proof(bytes: &[u8], nonce: &Nonce) -> bool {
+    flow_proof(bytes, nonce).is_some()
 }
 
-/// Whether a datagram is a proof with this nonce. A proof may be late: the program must not see it after its flow is over
-/// either.
-pub fn is_flow_proof(bytes: &[u8], nonce: &Nonce) -> bool {
-    let Ok(bytes) = <&[u8; RECORD_LEN]>::try_from(bytes) else { return false };
-    Record::decode(bytes).is_ok_and(|record| record.kind == RecordKind::Flow && record.token == *nonce)
+fn flow_proof(bytes: &[u8], nonce: &Nonce) -> Option<Record> {
+    let record = Record::decode(bytes.try_into().ok()?).ok()?;
+    (record.kind == RecordKind::Flow && record.token == *nonce).then_some(record)
 }

@@ -33,7 +33,7 @@ mod wire;
 pub use admission::{Admission, PreSharedKey};
 pub use cache::{CacheConfig, LinkCache};
 pub use flow::{
-    begins_flow_proof, is_flow_proof, Arrived, FlowReceiver, FlowRefusal, FlowSender, Placed, RecordHeader,
+    is_flow_proof, Arrived, FlowProof, FlowReceiver, FlowRefusal, FlowSender, Placed, RecordHeader,
     FLOW_ORDER_PATIENCE, FLOW_PROOF_INTERVAL, FLOW_PROOF_TRIES, FLOW_RECORD_HEADER_LEN,
 };
 pub use link::{Link, LinkConfig, LinkError, SlotId, SETUP_LIMIT, UNUSED_LIMIT};

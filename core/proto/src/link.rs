@@ -564,7 +564,7 @@ mod tests {
         //= type=test
         let fresh = || Link::new(config(2, 16, 4), None);
         let hello = Hello { version: VERSION, receive_depth: 16, max_streams: 1, credential: None, datagrams: false };
-        assert!(fresh().handle_hello(&Hello { version: 2, ..hello }).is_err());
+        assert!(fresh().handle_hello(&Hello { version: VERSION + 1, ..hello }).is_err());
         assert!(fresh().handle_hello(&Hello { receive_depth: INITIAL_MESSAGE_CREDIT - 1, ..hello }).is_err());
         assert!(fresh().handle_hello(&Hello { max_streams: 0, ..hello }).is_err());
         let mut link = fresh();

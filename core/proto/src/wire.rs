@@ -8,7 +8,7 @@ use device::RemoteKey;
 use netacc_device as device;
 
 /// Protocol version, in HELLO. Links between different versions are refused.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of one control slot.
 pub const CONTROL_SLOT_LEN: usize = 128;
 /// Control slots at each end of a link.
@@ -207,10 +207,12 @@ pub struct FlowRequest {
     pub slot: u16,
     /// Where the datagrams come from (`local`), and where they go.
     pub addresses: WireTuple,
-    /// Proof: the kernel must bring the sender a record with it from the destination.
+    /// Proof: the kernel must bring the sender's library a record with it from the destination.
     pub nonce: Nonce,
     /// The sender's region: the receiver writes its status into the credit block. The receiver's ring has the same length.
     pub ring: RingDescriptor,
+    /// The UDP port of the sender's library, at the source's address: proofs go there.
+    pub proof_port: u16,
 }
 
 /// Grants a flow.
@@ -220,10 +222,12 @@ pub struct FlowGrant {
     pub peer_slot: u16,
     /// The receiver's slot.
     pub slot: u16,
-    /// Proof: the kernel must bring the receiver a record with it from the source.
+    /// Proof: the kernel must bring the receiver's library a record with it from the source.
     pub nonce: Nonce,
     /// The receiver's ring.
     pub ring: RingDescriptor,
+    /// The UDP port of the receiver's library, at the destination's address: proofs go there.
+    pub proof_port: u16,
 }
 
 /// First message of each side of a link.
@@ -341,6 +345,7 @@ impl ControlMessage {
                 w.tuple(&f.addresses);
                 w.put(&f.nonce);
                 w.ring(&f.ring);
+                w.put(&f.proof_port.to_le_bytes());
             }
             ControlMessage::Grant(g) => {
                 w.put(&[7, 0]);
@@ -348,6 +353,7 @@ impl ControlMessage {
                 w.put(&g.peer_slot.to_le_bytes());
                 w.put(&g.nonce);
                 w.ring(&g.ring);
+                w.put(&g.proof_port.to_le_bytes());
             }
         }
         out
@@ -393,12 +399,14 @@ impl ControlMessage {
                 addresses: r.tuple()?,
                 nonce: r.take()?,
                 ring: r.ring()?,
+                proof_port: r.u16()?,
             }),
             7 => ControlMessage::Grant(FlowGrant {
                 slot: r.u16()?,
                 peer_slot: r.u16()?,
                 nonce: r.take()?,
                 ring: r.ring()?,
+                proof_port: r.u16()?,
             }),
             _ => return Err(WireError::Malformed("control type")),
         })

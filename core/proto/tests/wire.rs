@@ -51,12 +51,16 @@ fn controls() -> impl Strategy<Value = ControlMessage> {
                 ControlMessage::Hello(Hello { version, receive_depth, max_streams, credential, datagrams })
             }
         ),
-        (any::<u16>(), tuple.clone(), any::<[u8; 16]>(), rings()).prop_map(|(slot, addresses, nonce, ring)| {
-            ControlMessage::Flow(FlowRequest { slot, addresses, nonce, ring })
-        }),
-        (any::<u16>(), any::<u16>(), any::<[u8; 16]>(), rings()).prop_map(|(peer_slot, slot, nonce, ring)| {
-            ControlMessage::Grant(FlowGrant { peer_slot, slot, nonce, ring })
-        }),
+        (any::<(u16, u16)>(), tuple.clone(), any::<[u8; 16]>(), rings()).prop_map(
+            |((slot, proof_port), addresses, nonce, ring)| {
+                ControlMessage::Flow(FlowRequest { slot, addresses, nonce, ring, proof_port })
+            }
+        ),
+        (any::<(u16, u16, u16)>(), any::<[u8; 16]>(), rings()).prop_map(
+            |((peer_slot, slot, proof_port), nonce, ring)| {
+                ControlMessage::Grant(FlowGrant { peer_slot, slot, nonce, ring, proof_port })
+            }
+        ),
         any::<[u8; 32]>().prop_map(ControlMessage::Proof),
         (any::<u16>(), tuple, any::<u32>(), any::<u64>(), any::<[u8; 16]>(), rings()).prop_map(
             |(slot, tuple, hint, pledge, nonce, ring)| ControlMessage::Open(Open {

@@ -7,7 +7,7 @@
 //!   sender ends the flow at once;
 //! * a program that sleeps in the kernel has no datagram from a link, and everything is received in the end;
 //! * no datagram of a link overtakes those that were sent before it, where the kernels' network is in order;
-//! * programs see no proofs, sockets without the library least of all, and no honest host is accused of a violation;
+//! * no socket of a program gets a proof, and no honest host is accused of a violation;
 //! * in the end each flow's slot and region are given back.
 //!
 //! Core and driver are the ones that production runs. The sockets ([`host`]) and the kernels' network are models.

@@ -53,7 +53,13 @@ mod tests {
     // Breaks if the comparison with what was read compared nothing: these are accepted.
     #[test]
     fn encoded_messages_are_decoded() {
-        let hello = Hello { version: 1, receive_depth: 9, max_streams: 3, credential: None, datagrams: false };
+        let hello = Hello {
+            version: netacc_proto::VERSION,
+            receive_depth: 9,
+            max_streams: 3,
+            credential: None,
+            datagrams: false,
+        };
         let message = ControlMessage::Hello(hello).encode();
         assert!(ControlMessage::decode(&message).is_ok());
         encodings(&message);

@@ -21,7 +21,7 @@ use netacc_driver::{
 use netacc_proto::{
     Accept, CacheConfig, ControlMessage, FlowGrant, FlowRequest, Hello, Immediate, MessageKind, Open, Reason, Record,
     RecordHeader, RecordKind, RingDescriptor, Role, TxSink, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN,
-    CREDIT_BLOCK_LEN, FLOW_RECORD_HEADER_LEN, LINK_REGION_LEN,
+    CREDIT_BLOCK_LEN, FLOW_RECORD_HEADER_LEN, LINK_REGION_LEN, VERSION,
 };
 
 const RING_LEN: u32 = 4096;
@@ -104,8 +104,8 @@ impl ReadySink for Owner {
     fn takes_flows(&self) -> bool {
         true
     }
-    fn flow_offered(&self, _: &FourTuple) -> Result<(), Reason> {
-        Ok(())
+    fn flow_offered(&self, _: &FourTuple) -> Result<u16, Reason> {
+        Ok(PROOF_PORT)
     }
     fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {
         self.0.lock().expect("no thread panics with it").push(flow.clone());
@@ -147,6 +147,7 @@ struct Stranger {
 
 const HONEST_PORT: u16 = 40_001;
 const STRANGER_PORT: u16 = 40_002;
+const PROOF_PORT: u16 = 40_003;
 
 impl World {
     fn new(trust_hints: bool, mapped: bool) -> World {
@@ -162,7 +163,8 @@ impl World {
         let victim = server.adopt(Role::Acceptor, tuple(STRANGER_PORT).reversed(), Box::new(far));
         server.publish(&victim);
         let stranger = Stranger::connect(&fabric, &server, &device, anchor, mapped);
-        let sending = server.open_flow(ConnectionManager::address(&*stranger.device), tuple(STRANGER_PORT));
+        let sending =
+            server.open_flow(ConnectionManager::address(&*stranger.device), tuple(STRANGER_PORT), PROOF_PORT, 0);
         let mut world = World {
             server,
             client,
@@ -294,7 +296,8 @@ impl Stranger {
                 device.post_recv(qp, 64).expect("a fresh queue pair has room");
                 let ring = device.alloc_region(qp, CREDIT_BLOCK_LEN + RING_LEN as usize).expect("there is memory");
                 let mut stranger = Stranger { device, qp, local, remote, ring, anchor, sent: 0 };
-                let hello = Hello { version: 1, receive_depth: 64, max_streams: 4, credential: None, datagrams: true };
+                let hello =
+                    Hello { version: VERSION, receive_depth: 64, max_streams: 4, credential: None, datagrams: true };
                 stranger.send(&ControlMessage::Hello(hello).encode());
                 return stranger;
             }
@@ -360,13 +363,19 @@ impl Stranger {
         match *action {
             Action::Flow { ring, slot } => {
                 let addresses = wire_tuple(&tuple(STRANGER_PORT));
-                let request = FlowRequest { slot, addresses, nonce: [9; 16], ring: self.descriptor(ring) };
+                let request = FlowRequest {
+                    slot,
+                    addresses,
+                    nonce: [9; 16],
+                    ring: self.descriptor(ring),
+                    proof_port: PROOF_PORT,
+                };
                 self.send(&ControlMessage::Flow(request).encode());
             }
             Action::Grant { ring, slot } => {
                 let Some(request) = self.requested() else { return };
                 let ring = self.descriptor(ring);
-                let grant = FlowGrant { peer_slot: request.slot, slot, nonce: [9; 16], ring };
+                let grant = FlowGrant { peer_slot: request.slot, slot, nonce: [9; 16], ring, proof_port: PROOF_PORT };
                 self.send(&ControlMessage::Grant(grant).encode());
             }
             Action::Datagram { offset, len, header } => {

@@ -11,9 +11,8 @@ use std::sync::Arc;
 
 use netacc_device::{DeviceError, FourTuple, Instant, PeerAddress, PostError, QueuePairId, Region};
 use netacc_proto::{
-    ControlMessage, FlowGrant, FlowReceiver, FlowRefusal, FlowRequest, FlowSender, Immediate, MessageKind, Reason,
-    RecordHeader, Refuse, RingDescriptor, SlotId, CREDIT_BLOCK_LEN, FLOW_RECORD_HEADER_LEN, LINK_REGION_LEN,
-    RECORD_LEN,
+    ControlMessage, FlowGrant, FlowProof, FlowReceiver, FlowRefusal, FlowRequest, FlowSender, Immediate, MessageKind,
+    Reason, RecordHeader, Refuse, RingDescriptor, SlotId, CREDIT_BLOCK_LEN, FLOW_RECORD_HEADER_LEN, LINK_REGION_LEN,
 };
 
 use super::open::{four_tuple, wire_tuple};
@@ -27,10 +26,17 @@ use crate::LinkCell;
 
 /// The program's side.
 impl Endpoint {
-    /// Opens a flow to the process at `peer`. The source is `addresses.local`. Until it [is open](SendingFlow::is_open) the
-    /// kernel takes its datagrams.
-    pub fn open_flow(&self, peer: PeerAddress, addresses: FourTuple) -> Arc<SendingFlow> {
-        let flow = Arc::new(SendingFlow::new(peer, addresses));
+    /// Opens a flow to the process at `peer`. The source is `addresses.local`, from which `by_kernel` datagrams were sent to the
+    /// destination by the kernel; the owner receives proofs at `proof_port`. Until the flow [is open](SendingFlow::is_open)
+    /// the kernel takes its datagrams.
+    pub fn open_flow(
+        &self,
+        peer: PeerAddress,
+        addresses: FourTuple,
+        proof_port: u16,
+        by_kernel: u64,
+    ) -> Arc<SendingFlow> {
+        let flow = Arc::new(SendingFlow::new(peer, addresses, proof_port, by_kernel));
         self.flows.lock().waiting.push(flow.clone());
         self.need_helper();
         flow
@@ -135,9 +141,9 @@ impl Endpoint {
         sleeps
     }
 
-    /// The kernel has brought a datagram from the source. If it is a proof, which the program must not see: the answer, to be
-    /// sent back by the kernel.
-    pub fn handle_source_proof(&self, flow: &ReceivingFlow, bytes: &[u8]) -> Option<[u8; RECORD_LEN]> {
+    /// The kernel has brought the owner a datagram from the source. If it is the flow's proof: the answer, to be sent from the
+    /// flow's socket to that port at the source's address.
+    pub fn handle_source_proof(&self, flow: &ReceivingFlow, bytes: &[u8]) -> Option<FlowProof> {
         let mut inner = flow.inner.lock();
         let answer = inner.proto.handle_proof(bytes)?;
         self.report(&mut inner, Report::Message);
@@ -372,13 +378,13 @@ impl Endpoint {
         let ring_len = self.config.ring_len;
         let (slot, region) = self.take_slot(link, ring_len)?;
         self.cache.lock().remove(link.qp);
-        let nonce = self.nonce();
-        let request =
-            FlowRequest { slot, addresses: wire_tuple(&flow.addresses), nonce, ring: descriptor(&region, ring_len) };
+        let (nonce, ring) = (self.nonce(), descriptor(&region, ring_len));
+        let addresses = wire_tuple(&flow.addresses);
+        let request = FlowRequest { slot, addresses, nonce, ring, proof_port: flow.proof_port };
         let seat = Seat { link: link.clone(), slot, region, far: None, ours: Use::Goes, peer_has_closed: false };
         let mut inner = flow.inner.lock();
         inner.nonce = Some(nonce);
-        inner.place = Place::On(Box::new((seat, FlowSender::new(ring_len))));
+        inner.place = Place::On(Box::new((seat, FlowSender::new(ring_len, inner.by_kernel))));
         drop(inner);
         self.flows.lock().on_links.insert((link.qp, slot), LinkFlow::Sending(flow.clone()));
         self.send_control(link, ControlMessage::Flow(request));
@@ -432,14 +438,13 @@ impl Endpoint {
         if ring_len > self.config.ring_len || link.caps.peer_memory {
             return Err(Reason::MemoryLimit);
         }
-        self.sink().flow_offered(&addresses)?;
+        let proof_port = self.sink().flow_offered(&addresses)?;
         let (slot, region) = self.take_slot(link, ring_len)?;
-        let nonce = self.nonce();
-        let proto = FlowReceiver::new(nonce, request);
-        let grant = proto.grant(request.slot, slot, descriptor(&region, ring_len));
+        let proto = FlowReceiver::new(self.nonce(), request);
+        let grant = proto.grant(request.slot, slot, descriptor(&region, ring_len), proof_port);
         let far = Some(Far { slot: request.slot, ring: request.ring });
         let seat = Seat { link: link.clone(), slot, region, far, ours: Use::Goes, peer_has_closed: false };
-        let flow = Arc::new(ReceivingFlow::new(addresses, nonce, proto, seat));
+        let flow = Arc::new(ReceivingFlow::new(addresses, proto, seat));
         self.flows.lock().on_links.insert((link.qp, slot), LinkFlow::Receiving(flow.clone()));
         // First: the sender's proof must find an owner that knows the flow.
         self.sink().flow_granted(&flow);

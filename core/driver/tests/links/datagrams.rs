@@ -37,15 +37,18 @@ impl ReadySink for Owner {
         self.1
     }
 
-    fn flow_offered(&self, addresses: &FourTuple) -> Result<(), Reason> {
+    fn flow_offered(&self, addresses: &FourTuple) -> Result<u16, Reason> {
         let accepts = self.0.lock().unwrap().accepts == Some(*addresses);
-        accepts.then_some(()).ok_or(Reason::SourceUnknown)
+        accepts.then_some(PROOF_PORTS[1]).ok_or(Reason::SourceUnknown)
     }
 
     fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {
         self.0.lock().unwrap().granted.push(flow.clone());
     }
 }
+
+/// Where the libraries receive proofs: the sender's, and the receiver's.
+const PROOF_PORTS: [u16; 2] = [901, 902];
 
 /// The source is `local`, as the sender sees it.
 fn addresses() -> FourTuple {
@@ -69,12 +72,13 @@ fn ends(takes: bool, ring_len: u32) -> (Endpoint, Endpoint, Arc<Mutex<Seen>>) {
 
 /// A granted flow whose addresses are proven, and whose receiver is awake.
 fn open(sender: &Endpoint, receiver: &Endpoint, seen: &Mutex<Seen>) -> (Arc<SendingFlow>, Arc<ReceivingFlow>) {
-    let sending = sender.open_flow(receiver.cm().address(), addresses());
+    let sending = sender.open_flow(receiver.cm().address(), addresses(), PROOF_PORTS[0], 0);
     run([sender, receiver]);
     let receiving = seen.lock().unwrap().granted.pop().expect("granted");
     let proof = sending.poll_proof(Instant::from_nanos(1)).expect("due once it is granted");
-    let answer = receiver.handle_source_proof(&receiving, &proof).expect("the sender's proof");
-    assert!(sending.handle_proof(&answer));
+    let answer = receiver.handle_source_proof(&receiving, &proof.record).expect("the sender's proof");
+    assert_eq!([answer.port, proof.port], PROOF_PORTS, "each goes to the other side's library");
+    assert!(sending.handle_proof(&answer.record));
     receiver.keep_awake(&receiving);
     run([sender, receiver]);
     (sending, receiving)
@@ -149,24 +153,31 @@ fn what_is_under_way_at_the_end_is_kept_or_comes_back() {
     }
 }
 
-//= spec §10.7.5
+//= spec §10.9.2
 //= type=test
-//# A proof that comes late is no datagram of the program's either: both sides recognise those of flows that are over.
+//# Both sides count from before the flow: the receiver the datagrams that the kernel has brought the socket from the source, and
+//# the sender those that it has sent to the destination.
+// Breaks if a record overtakes datagrams that were sent before the flow was requested, or while it was.
 #[test]
-fn late_proofs_are_recognised() {
+fn datagrams_by_the_kernel_are_counted_from_before_the_flow() {
     let (sender, receiver, seen) = ends(true, 4096);
-    let (sending, receiving) = open(&sender, &receiver, &seen);
-    let other = sender.open_flow(receiver.cm().address(), addresses());
+    let sending = sender.open_flow(receiver.cm().address(), addresses(), PROOF_PORTS[0], 3);
+    sending.count_by_kernel();
     run([&sender, &receiver]);
-    let later = seen.lock().unwrap().granted.pop().expect("granted");
-    let proof = other.poll_proof(Instant::from_nanos(1)).expect("due");
-    let answer = receiver.handle_source_proof(&later, &proof).expect("the sender's proof");
-    sender.close_sending(&other);
+    let receiving = seen.lock().unwrap().granted.pop().expect("granted");
+    receiving.start(2);
+    let proof = sending.poll_proof(Instant::from_nanos(1)).expect("due once it is granted");
+    let answer = receiver.handle_source_proof(&receiving, &proof.record).expect("the sender's proof");
+    assert!(sending.handle_proof(&answer.record) && !sending.handle_proof(&proof.record));
+    receiver.keep_awake(&receiving);
     run([&sender, &receiver]);
-    assert!(other.is_closed() && other.handle_proof(&answer) && !other.handle_proof(b"a datagram of the program's"));
-    assert!(receiver.handle_source_proof(&later, &proof).is_some());
-    assert_eq!(receiver.handle_source_proof(&receiving, &proof), None, "another flow's");
-    assert!(!sending.is_closed());
+    assert_eq!(sender.send_datagram(&sending, b"behind four", 64, 0), Ok(()));
+    run([&sender, &receiver]);
+    for _ in 0..2 {
+        assert_eq!(receiver.receive_datagram(&receiving), None);
+        receiving.count_by_kernel();
+    }
+    assert!(receiver.receive_datagram(&receiving).is_some());
 }
 
 // Breaks if datagrams are lost, or received twice, where a receiver leaves the link: because its process forks, or an option
@@ -211,7 +222,7 @@ fn flows_are_refused() {
         if !has_socket {
             seen.lock().unwrap().accepts = None;
         }
-        let sending = sender.open_flow(receiver.cm().address(), addresses());
+        let sending = sender.open_flow(receiver.cm().address(), addresses(), PROOF_PORTS[0], 0);
         run([&sender, &receiver]);
         assert!(sending.is_closed() && !sending.is_open(), "{takes} {has_socket} {ring_len}");
         assert_eq!(sending.refused(), Some(reason));

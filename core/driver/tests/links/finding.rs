@@ -12,6 +12,7 @@ use netacc_device::{
 use netacc_driver::{Endpoint, LinkIo};
 use netacc_proto::{
     ControlMessage, Hello, Immediate, MessageKind, Reason, Role, CREDIT_BLOCK_LEN, LINK_REGION_LEN, SETUP_LIMIT,
+    VERSION,
 };
 
 use crate::common::{connect, run, tuple, Deaf};
@@ -225,7 +226,7 @@ fn an_acceptor_that_cannot_be_found_has_a_reason() {
 #[test]
 fn a_stream_whose_link_fails_has_a_reason() {
     let limit = Instant::from_nanos(SETUP_LIMIT.as_nanos() as u64 + 100);
-    for (refused_version, reason) in [(None, Reason::LinkFailed), (Some(2), Reason::Violation)] {
+    for (refused_version, reason) in [(None, Reason::LinkFailed), (Some(VERSION + 1), Reason::Violation)] {
         let fabric = Fabric::new(DeliveryMode::Immediate);
         let ((client, directory), (server, _)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
         let (near, _far) = connect(&client, &server, 40_015);

@@ -13,13 +13,13 @@ use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::{Reason, Role};
 
 use super::unwatched::Unwatched;
-use super::{exit, flows, links, shortage};
+use super::{exit, flows, links, proofs, shortage};
 use crate::holders::search::Searches;
 use crate::os::clock::now;
 use crate::os::own::drain;
 use crate::os::{inside, kept, log, real};
 use crate::ring::foreign::{self, Verdict};
-use crate::runtime::helper::{ASLEEP, DEVICE, KICK, STATS, UNWATCHED};
+use crate::runtime::helper::{ASLEEP, DEVICE, KICK, PROOFS, STATS, UNWATCHED};
 use crate::runtime::Runtime;
 use crate::table::{self, Entry};
 use crate::{anchor, queues, stats};
@@ -257,6 +257,11 @@ impl Helper<'_> {
                 }
             }
             DEVICE => {}
+            PROOFS => {
+                if proofs::serve(self.rt, self.endpoint) {
+                    links::changed(self.rt);
+                }
+            }
             UNWATCHED => {
                 if let Some(unwatched) = &mut self.unwatched {
                     unwatched.announced(now());

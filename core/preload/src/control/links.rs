@@ -13,10 +13,11 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_device::{FourTuple, Instant, QueuePairId};
-use netacc_driver::{Endpoint, ReceivingFlow, SendingFlow};
+use netacc_driver::{Endpoint, ReceivingFlow};
 use netacc_proto::Reason;
 
-use crate::datagram::{local_address, proofs, Address, Datagram, Destination, Linked, OnLink, Origin, Proven};
+use super::proofs;
+use crate::datagram::{local_address, Address, Datagram, Destination, Linked, OnLink, Origin, ToProve};
 use crate::os::clock::now;
 use crate::os::{own, real, sockopt};
 use crate::probes;
@@ -81,17 +82,13 @@ pub(super) fn request(
     };
     let destination = Destination { peer, number: addresses.remote.port().into(), source: addresses.local };
     socket.outgoing().reserve(to, destination).map_err(|other| (Reason::SameReceiver, other))?;
-    let flow = endpoint.open_flow(peer, addresses);
+    let proof_port = proofs::port(rt).ok_or((Reason::Exhausted, None))?;
     let mut outgoing = socket.outgoing();
     // With the lock held: a thread that sets an option reads them anew.
     outgoing.marks = sockopt::marks(fd);
-    let placed = outgoing.place_on_link(to, endpoint, &flow);
+    let placed = outgoing.place_on_link(to, endpoint, |sent| endpoint.open_flow(peer, addresses, proof_port, sent));
     drop(outgoing);
-    if !placed {
-        endpoint.close_sending(&flow);
-        return Err((Reason::Closing, None));
-    }
-    socket.expect_proofs(Proven::Destination(flow.clone()));
+    let flow = placed.ok_or((Reason::Closing, None))?;
     rt.flows.on_links.lock().push(OnLink { flow, socket: Arc::downgrade(socket), to: *to, counted: false });
     Ok(())
 }
@@ -128,8 +125,12 @@ fn origin_at(socket: &Datagram, addresses: &FourTuple) -> Result<Origin, Reason>
 pub(super) fn granted(rt: &Runtime, endpoint: &'static Endpoint, flow: &Arc<ReceivingFlow>) {
     let attached = offered(rt, &flow.addresses).is_ok_and(|(socket, mut origin)| {
         origin.messages = origin.messages.filter(|_| socket.gives_messages());
-        let link = Linked::new(flow.clone(), endpoint, origin);
-        socket.attach_link(link, Proven::Source(endpoint, flow.clone()))
+        let attached = socket.attach_link(Linked::new(flow.clone(), endpoint, origin));
+        if attached {
+            let socket = Arc::downgrade(&socket);
+            proofs::expect(rt, ToProve { flow: flow.clone(), socket, source: origin.source });
+        }
+        attached
     });
     if attached {
         rt.flows.count_link();
@@ -202,17 +203,9 @@ fn follow(rt: &Runtime, socket: &Arc<Datagram>, on_link: &mut OnLink) {
         proofs::send(fd, to, &proof);
     }
     drop(outgoing);
-    prove(socket, fd, flow);
     if flow.is_open() && !std::mem::replace(counted, true) {
         rt.flows.count_link();
         probes::flow(to.socket_addr().map_or(0, |to| to.port()), true);
-    }
-}
-
-/// A program that only sends does not see that the kernel has brought the receiver's proof.
-fn prove(socket: &Datagram, fd: c_int, flow: &SendingFlow) {
-    if flow.next_proof().is_some() {
-        socket.drop_proofs(fd);
     }
 }
 

@@ -9,7 +9,7 @@ use netacc_device::{ConnectionId, FourTuple, PeerAddress, QueuePairId};
 use netacc_driver::{Flow, Marked, Readiness, ReadySink, ReceivingFlow, SendingFlow, StreamCell};
 use netacc_proto::Reason;
 
-use super::{flows, links};
+use super::{flows, links, proofs};
 use crate::os::log;
 use crate::ring::foreign::{self, Verdict};
 use crate::runtime::{get, Runtime};
@@ -124,8 +124,10 @@ impl ReadySink for Sink {
         get().is_some_and(|rt| rt.config.datagrams)
     }
 
-    fn flow_offered(&self, addresses: &FourTuple) -> Result<(), Reason> {
-        links::offered(get().ok_or(Reason::NotYet)?, addresses).map(drop)
+    fn flow_offered(&self, addresses: &FourTuple) -> Result<u16, Reason> {
+        let rt = get().ok_or(Reason::NotYet)?;
+        links::offered(rt, addresses)?;
+        proofs::port(rt).ok_or(Reason::Exhausted)
     }
 
     fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {

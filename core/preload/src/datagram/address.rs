@@ -70,6 +70,12 @@ impl Address {
         Address { bytes, len }
     }
 
+    /// The same one at another port.
+    pub fn at_port(mut self, port: u16) -> Address {
+        self.bytes[2..4].copy_from_slice(&port.to_be_bytes());
+        self
+    }
+
     fn family(&self) -> c_int {
         c_int::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]))
     }
@@ -146,6 +152,7 @@ mod tests {
         for written in ["127.0.0.1:53", "[fd99::2]:4433"].map(|text| text.parse::<SocketAddr>().unwrap()) {
             assert_eq!(Address::from(written).socket_addr(), Some(written));
         }
+        assert_eq!(address.at_port(4433).socket_addr(), Some("127.0.0.1:4433".parse().unwrap()));
         assert_eq!([&v4[..], &mapped, &six].map(|bytes| Address::new(bytes).is_v4()), [true, true, false]);
     }
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use netacc_device::{ConnectionId, QueuePairId};
-use netacc_driver::{ReceivingFlow, SendingFlow};
+use netacc_driver::{Endpoint, ReceivingFlow, SendingFlow};
+use netacc_proto::FlowProof;
 use parking_lot::Mutex;
 
 use super::{Address, Datagram, Origin};
@@ -42,11 +43,38 @@ pub struct OnLink {
     pub counted: bool,
 }
 
+/// A flow on a link that brings a socket datagrams, and whose source proves its address.
+pub struct ToProve {
+    /// The flow.
+    pub flow: Arc<ReceivingFlow>,
+    /// The socket that receives.
+    pub socket: Weak<Datagram>,
+    /// The source, as the kernel writes it for that socket.
+    pub source: Address,
+}
+
+/// Whose address a proof has proven.
+pub enum Proven {
+    /// The source's: this process receives, and answers from `socket`.
+    Source {
+        /// The own proof.
+        answer: FlowProof,
+        /// The socket that receives.
+        socket: Arc<Datagram>,
+        /// The source, as the kernel writes it for that socket.
+        address: Address,
+    },
+    /// The destination's: this process sends.
+    Destination,
+}
+
 /// The flows of the process.
 #[derive(Default)]
 pub struct Flows {
     /// Those on links that it sends.
     pub(crate) on_links: Mutex<Vec<OnLink>>,
+    /// Those on links that it receives.
+    pub(crate) to_prove: Mutex<Vec<ToProve>>,
     /// Those that were granted for sockets that do not want them any more.
     pub(crate) unwanted: Mutex<Vec<Arc<ReceivingFlow>>>,
     /// One of them has changed.
@@ -98,6 +126,25 @@ impl Flows {
     pub fn at(&self, address: SocketAddr) -> Vec<Arc<Datagram>> {
         let sockets: Vec<_> = self.sockets.lock().iter().filter_map(Weak::upgrade).collect();
         sockets.into_iter().filter(|socket| socket.incoming().is_at(address)).collect()
+    }
+
+    /// The kernel has brought the library a datagram from `source`. `None`: it is no proof of a flow from or to there.
+    pub fn handle_proof(&self, endpoint: &Endpoint, source: SocketAddr, bytes: &[u8]) -> Option<Proven> {
+        //= spec §10.7.5
+        //# The library of a side believes a proof only from the address of the other side's socket.
+        {
+            let on_links = self.on_links.lock();
+            let mut to_there = on_links.iter().filter(|on_link| on_link.flow.addresses.remote == source);
+            if to_there.any(|on_link| on_link.flow.handle_proof(bytes)) {
+                return Some(Proven::Destination);
+            }
+        }
+        let to_prove = self.to_prove.lock();
+        let mut from_there = to_prove.iter().filter(|to_prove| to_prove.flow.addresses.remote == source);
+        from_there.find_map(|ToProve { flow, socket, source }| {
+            let answer = endpoint.handle_source_proof(flow, bytes)?;
+            Some(Proven::Source { answer, socket: socket.upgrade()?, address: *source })
+        })
     }
 
     /// A flow was made.

@@ -6,8 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use netacc_datagram::{Marks, Receiver, Record};
 use netacc_device::{FourTuple, PeerAddress, QueuePairId};
 
-use super::linked::{Proofs, Proven};
-use super::{Address, Linked, Messages, Origin, Polled, Proof, Suspect, Values};
+use super::{Address, Linked, Messages, Origin, Polled, Values};
 use crate::os::{poll, sockopt};
 
 /// Addresses that are remembered. A flow is accepted only from one of them. Arbitrary: more than the rings.
@@ -65,15 +64,14 @@ pub struct Incoming {
     rings: Vec<Ring>,
     /// Flows on links.
     links: Vec<Linked>,
-    /// The flows on links whose proofs the kernel may bring.
-    proofs: Proofs,
     /// The address of the socket, once it is announced.
     local: Option<SocketAddr>,
     /// The ring that is looked at first.
     next: usize,
     /// Datagrams from rings since the kernel was asked.
     since_kernel: u32,
-    sources: Vec<Address>,
+    /// Addresses from which the kernel has brought datagrams, and how many, as far as is known.
+    sources: Vec<(Address, u64)>,
     /// The address that the socket is connected to.
     peer: Option<SocketAddr>,
     /// All datagrams of a source are of one flow.
@@ -129,7 +127,7 @@ impl Incoming {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.rings.is_empty() && self.links.is_empty() && self.proofs.is_empty()
+        self.rings.is_empty() && self.links.is_empty()
     }
 
     /// Its address, once it is announced.
@@ -143,24 +141,14 @@ impl Incoming {
         self.local.is_some_and(|local| local.port() == address.port() && is_there(local))
     }
 
-    pub(super) fn add_link(&mut self, link: Linked, proven: Proven) {
-        self.proofs.add(proven);
+    pub(super) fn add_link(&mut self, link: Linked) {
+        //= spec §10.9.2
+        //# Both sides count from before the flow: the receiver the datagrams that the kernel has brought the socket from the
+        //# source, and the sender those that it has sent to the destination.
+        let source = link.origin().source;
+        let known = self.sources.iter().find(|(of, _)| *of == source);
+        link.start(known.map_or(0, |(_, count)| *count));
         self.links.push(link);
-    }
-
-    pub(super) fn expect_proofs(&mut self, proven: Proven) {
-        self.proofs.add(proven);
-    }
-
-    /// Whether the kernel may bring proofs of addresses.
-    #[inline]
-    pub fn expects_proofs(&self) -> bool {
-        !self.proofs.is_empty()
-    }
-
-    /// Whether a datagram that the kernel has brought from `source` is a proof: see [`Suspect`].
-    pub fn recognise(&self, source: &Address, suspect: &Suspect<'_>) -> Option<Proof> {
-        self.proofs.recognise(source, suspect)
     }
 
     /// The process that sends on a link between these addresses.
@@ -195,19 +183,26 @@ impl Incoming {
             if self.one_flow_each {
                 ring.receiver.came_by_kernel(count);
             }
-        } else if self.sources.last() != Some(source) && !self.sources.contains(source) {
-            if self.sources.len() >= SOURCES {
-                self.sources.remove(0);
-            }
-            self.sources.push(*source);
-            return true;
+            return false;
         }
-        false
+        let is_it = |known: &&mut (Address, u64)| known.0 == *source;
+        // Most datagrams come from the newest one.
+        let last = self.sources.len().saturating_sub(1);
+        let (others, newest) = self.sources.split_at_mut(last);
+        if let Some((_, known)) = newest.iter_mut().find(is_it).or_else(|| others.iter_mut().find(is_it)) {
+            *known += count;
+            return false;
+        }
+        if self.sources.len() >= SOURCES {
+            self.sources.remove(0);
+        }
+        self.sources.push((*source, count));
+        true
     }
 
     /// The addresses from which the kernel has brought datagrams.
-    pub fn sources(&self) -> &[Address] {
-        &self.sources
+    pub fn sources(&self) -> impl Iterator<Item = &Address> {
+        self.sources.iter().map(|(source, _)| source)
     }
 
     /// The kernel has said this of a datagram from `source`.
@@ -244,7 +239,7 @@ impl Incoming {
             return None;
         }
         let on_links = self.links.iter().map(|link| &link.origin().source);
-        let known = self.sources.iter().chain(self.rings.iter().map(|ring| &ring.origin.source)).chain(on_links);
+        let known = self.sources().chain(self.rings.iter().map(|ring| &ring.origin.source)).chain(on_links);
         let source = known.copied().find(|known| known.socket_addr() == Some(source))?;
         let mut said = self.messages.iter().filter(|(of, _)| *of == source).map(|(_, messages)| *messages);
         let messages = said.find(|messages| messages.destination().is_none_or(|to| to == destination));

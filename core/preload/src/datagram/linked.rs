@@ -1,19 +1,12 @@
-//! Flows that bring a socket datagrams on links, from processes of other hosts; and the proofs of addresses that the kernel
-//! brings for flows on links.
+//! Flows that bring a socket datagrams on links, from processes of other hosts.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use netacc_device::{FourTuple, PeerAddress};
-use netacc_driver::{Endpoint, LinkDatagram, ReceivingFlow, SendingFlow};
-use netacc_proto::RECORD_LEN;
+use netacc_driver::{Endpoint, LinkDatagram, ReceivingFlow};
 
-use super::{Address, Origin};
+use super::Origin;
 use crate::os::clock::now;
-
-/// Flows whose proofs are recognised: those that a socket has, and the latest that it had. Arbitrary: more than are made while
-/// a proof is under way.
-const MOST_PROVEN: usize = 128;
 
 /// A flow on a link that brings datagrams.
 pub struct Linked {
@@ -90,6 +83,11 @@ impl Linked {
         self.flow.arrivals()
     }
 
+    /// So many datagrams had come by the kernel from there before the flow.
+    pub(super) fn start(&self, came_by_kernel: u64) {
+        self.flow.start(came_by_kernel);
+    }
+
     /// So many datagrams of the flow came by the kernel.
     pub(super) fn came_by_kernel(&self, count: u64) {
         (0..count).for_each(|_| self.flow.count_by_kernel());
@@ -133,74 +131,5 @@ impl Linked {
         self.ended = true;
         self.next = None;
         self.endpoint.close_receiving(&self.flow);
-    }
-}
-
-/// A flow whose other end proves its address by a datagram of the kernel's.
-pub enum Proven {
-    /// This process receives.
-    Source(&'static Endpoint, Arc<ReceivingFlow>),
-    /// It sends.
-    Destination(Arc<SendingFlow>),
-}
-
-/// A datagram that may be a proof, as far as it is known.
-pub struct Suspect<'a> {
-    /// Its first bytes.
-    pub bytes: &'a [u8],
-    /// All of its bytes.
-    pub len: usize,
-}
-
-/// A datagram that the program must not see.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// It is to be answered with this.
-    Answered([u8; RECORD_LEN]),
-    /// There is no answer.
-    Taken,
-}
-
-/// The flows whose proofs a socket recognises.
-#[derive(Default)]
-pub(super) struct Proofs {
-    flows: VecDeque<(FourTuple, Proven)>,
-}
-
-impl Proofs {
-    pub(super) fn add(&mut self, proven: Proven) {
-        if self.flows.len() >= MOST_PROVEN {
-            self.flows.pop_front();
-        }
-        let addresses = match &proven {
-            Proven::Source(_, flow) => flow.addresses,
-            Proven::Destination(flow) => flow.addresses,
-        };
-        self.flows.push_back((addresses, proven));
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.flows.is_empty()
-    }
-
-    //= spec §10.7.5
-    //# A proof that comes late is no datagram of the program's either: both sides recognise those of flows that are over.
-    /// `None`: it is a datagram for the program. The kernel has brought it from `source`.
-    pub(super) fn recognise(&self, source: &Address, suspect: &Suspect<'_>) -> Option<Proof> {
-        if suspect.len != RECORD_LEN {
-            return None;
-        }
-        let source = source.socket_addr()?;
-        let is_whole = suspect.bytes.len() == suspect.len;
-        let mut from_there = self.flows.iter().rev().filter(|(addresses, _)| addresses.remote == source);
-        from_there.find_map(|(_, proven)| match proven {
-            Proven::Source(endpoint, flow) if is_whole => {
-                endpoint.handle_source_proof(flow, suspect.bytes).map(Proof::Answered)
-            }
-            Proven::Destination(flow) if is_whole => flow.handle_proof(suspect.bytes).then_some(Proof::Taken),
-            // The program's buffer was shorter. Its sender repeats it.
-            Proven::Source(_, flow) => flow.begins_proof(suspect.bytes).then_some(Proof::Taken),
-            Proven::Destination(flow) => flow.begins_proof(suspect.bytes).then_some(Proof::Taken),
-        })
     }
 }

@@ -69,6 +69,8 @@ struct Flow {
     destination: Option<Destination>,
     /// Datagrams of sends by the kernel that are going on.
     by_kernel: u64,
+    /// Datagrams that were sent by the kernel.
+    sent_by_kernel: u64,
     /// Datagrams that were taken back from the ring: they go by the kernel before all others.
     reclaimed: Vec<Reclaimed>,
     /// Why there was no ring when one was requested last.
@@ -228,6 +230,7 @@ impl Outgoing {
                     state: State::Counting { sent: 1, request_at: REQUEST_AFTER },
                     destination: None,
                     by_kernel: count,
+                    sent_by_kernel: 0,
                     reclaimed: Vec::new(),
                     refused: None,
                 });
@@ -304,6 +307,7 @@ impl Outgoing {
     pub fn end_by_kernel(&mut self, to: &Address, count: u64, sent: bool) {
         if let Some(flow) = self.find(to) {
             flow.by_kernel = flow.by_kernel.saturating_sub(count);
+            flow.sent_by_kernel += if sent { count } else { 0 };
             match &mut flow.state {
                 State::Linked { sender, .. } => sender.end_by_kernel(count, sent),
                 State::OnLink { flow, .. } if sent => (0..count).for_each(|_| flow.count_by_kernel()),
@@ -324,12 +328,19 @@ impl Outgoing {
         }
     }
 
-    /// A flow on a link was requested. `false`: it is not wanted any more.
-    pub fn place_on_link(&mut self, to: &Address, endpoint: &'static Endpoint, on_link: &Arc<SendingFlow>) -> bool {
-        let Some(flow) = self.find(to) else { return false };
-        let State::Requested { request_at } = flow.state else { return false };
+    /// Makes a flow on a link for the datagrams to there, by `open`, which gets the number of those that were sent by the kernel.
+    /// `None`: it is not wanted any more.
+    pub fn place_on_link(
+        &mut self,
+        to: &Address,
+        endpoint: &'static Endpoint,
+        open: impl FnOnce(u64) -> Arc<SendingFlow>,
+    ) -> Option<Arc<SendingFlow>> {
+        let flow = self.find(to)?;
+        let State::Requested { request_at } = flow.state else { return None };
+        let on_link = open(flow.sent_by_kernel);
         flow.state = State::OnLink { endpoint, flow: on_link.clone(), unpolled: 0, request_at };
-        true
+        Some(on_link)
     }
 
     /// Ends the flows on links. What their receivers do not take from them [comes back](Outgoing::follow_link).
@@ -361,6 +372,7 @@ impl Outgoing {
             reclaimed.iter().for_each(|_| on_link.count_by_kernel());
         }
         let Some(flow) = self.find(to) else { return };
+        flow.sent_by_kernel += reclaimed.len() as u64;
         if let State::OnLink { request_at, .. } = flow.state {
             if is_over {
                 flow.refused = on_link.refused();

@@ -10,10 +10,13 @@ use netacc_datagram::Marks;
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::{FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, ReceivingFlow, SendingFlow, Sharing, StreamCell};
-use netacc_proto::{CacheConfig, Reason, RECORD_LEN};
+use netacc_proto::{CacheConfig, FlowProof, Reason};
 use parking_lot::Mutex;
 
 use super::*;
+
+/// Where the libraries receive proofs: the source's, and the destination's.
+const PROOF_PORTS: [u16; 2] = [901, 902];
 
 #[derive(Clone, Default)]
 struct Owner(Arc<Mutex<Vec<Arc<ReceivingFlow>>>>);
@@ -35,8 +38,8 @@ impl ReadySink for Owner {
         true
     }
 
-    fn flow_offered(&self, _: &FourTuple) -> Result<(), Reason> {
-        Ok(())
+    fn flow_offered(&self, _: &FourTuple) -> Result<u16, Reason> {
+        Ok(PROOF_PORTS[1])
     }
 
     fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {
@@ -57,8 +60,8 @@ fn endpoint(fabric: &Fabric, owner: Owner) -> &'static Endpoint {
         stall_patience: None,
         idle_after: netacc_driver::IDLE_AFTER,
     };
-    let nonce = AtomicU64::new(1);
-    let draw = Box::new(move || u128::from(nonce.fetch_add(1, Ordering::Relaxed)).to_le_bytes());
+    static NONCE: AtomicU64 = AtomicU64::new(1);
+    let draw = Box::new(|| u128::from(NONCE.fetch_add(1, Ordering::Relaxed)).to_le_bytes());
     let made = Endpoint::new(device.clone(), device.clone(), device, config, Arc::new(owner), Box::new(|| {}), draw);
     Box::leak(Box::new(made.expect("a loopback device has queues")))
 }
@@ -71,15 +74,16 @@ fn run(endpoint: &Endpoint) {
 /// One end of the flow.
 struct End {
     kernel: UdpSocket,
-    socket: Datagram,
+    socket: Arc<Datagram>,
     endpoint: &'static Endpoint,
+    flows: Flows,
 }
 
 impl End {
     fn new(endpoint: &'static Endpoint) -> End {
         let kernel = UdpSocket::bind("127.0.0.1:0").expect("an address");
         kernel.set_nonblocking(true).expect("a socket");
-        End { kernel, socket: Datagram::default(), endpoint }
+        End { kernel, socket: Arc::default(), endpoint, flows: Flows::default() }
     }
 
     fn address(&self) -> SocketAddr {
@@ -88,10 +92,6 @@ impl End {
 
     fn fd(&self) -> c_int {
         self.kernel.as_raw_fd()
-    }
-
-    fn take_proofs(&self) -> bool {
-        self.socket.take_proofs(self.fd(), &self.socket.incoming()).expect("no error")
     }
 
     /// The next datagram of the kernel's.
@@ -115,16 +115,19 @@ fn granted() -> Ends {
     let source = End::new(endpoint(&fabric, Owner::default()));
     let destination = End::new(endpoint(&fabric, owner.clone()));
     let addresses = FourTuple { local: source.address(), remote: destination.address() };
-    let sending = source.endpoint.open_flow(destination.endpoint.cm().address(), addresses);
+    let sending = source.endpoint.open_flow(destination.endpoint.cm().address(), addresses, PROOF_PORTS[0], 0);
     for _ in 0..20 {
         run(source.endpoint);
         run(destination.endpoint);
     }
     let receiving = owner.0.lock().pop().expect("granted");
-    source.socket.expect_proofs(Proven::Destination(sending.clone()));
-    let origin = Origin { source: Address::from(source.address()), messages: None };
-    let link = Linked::new(receiving.clone(), destination.endpoint, origin);
-    assert!(destination.socket.attach_link(link, Proven::Source(destination.endpoint, receiving.clone())));
+    let (to, from) = (Address::from(destination.address()), Address::from(source.address()));
+    let socket = Arc::downgrade(&source.socket);
+    source.flows.on_links.lock().push(OnLink { flow: sending.clone(), socket, to, counted: false });
+    let link = Linked::new(receiving.clone(), destination.endpoint, Origin { source: from, messages: None });
+    assert!(destination.socket.attach_link(link));
+    let socket = Arc::downgrade(&destination.socket);
+    destination.flows.to_prove.lock().push(ToProve { flow: receiving.clone(), socket, source: from });
     Ends { source, destination, sending, receiving }
 }
 
@@ -133,23 +136,39 @@ impl Ends {
         Address::from(self.destination.address())
     }
 
-    fn send_proof(&self) -> [u8; RECORD_LEN] {
-        let proof = self.sending.poll_proof(Instant::from_nanos(1)).expect("due once it is granted");
-        proofs::send(self.source.fd(), &self.to(), &proof);
-        proof
+    fn proof(&self) -> FlowProof {
+        self.sending.poll_proof(Instant::from_nanos(1)).expect("due once it is granted")
+    }
+
+    /// Brings the destination's library a proof. The answer.
+    fn prove_source(&self, source: SocketAddr, proof: &FlowProof) -> Option<FlowProof> {
+        let End { flows, endpoint, .. } = &self.destination;
+        match flows.handle_proof(endpoint, source, &proof.record)? {
+            Proven::Source { answer, socket, address } => {
+                assert!(Arc::ptr_eq(&socket, &self.destination.socket));
+                assert_eq!(address.socket_addr(), Some(self.source.address()));
+                Some(answer)
+            }
+            Proven::Destination => None,
+        }
+    }
+
+    /// Brings the source's library an answer. Whether it is one.
+    fn prove_destination(&self, destination: SocketAddr, answer: &FlowProof) -> bool {
+        let End { flows, endpoint, .. } = &self.source;
+        matches!(flows.handle_proof(endpoint, destination, &answer.record), Some(Proven::Destination))
     }
 
     /// Datagrams take it.
     fn open(&self) {
-        self.send_proof();
-        assert!(self.destination.take_proofs());
-        assert!(self.source.take_proofs());
+        let answer = self.prove_source(self.source.address(), &self.proof()).expect("the source's");
+        assert!(self.prove_destination(self.destination.address(), &answer));
         self.destination.endpoint.keep_awake(&self.receiving);
         run(self.source.endpoint);
         let mut outgoing = self.source.socket.outgoing();
         let to = self.to();
         while self.send(&mut outgoing, b"") != Way::KernelThenRequest {}
-        assert!(outgoing.place_on_link(&to, self.source.endpoint, &self.sending));
+        assert!(outgoing.place_on_link(&to, self.source.endpoint, |_| self.sending.clone()).is_some());
     }
 
     fn send(&self, outgoing: &mut Outgoing, bytes: &[u8]) -> Way {
@@ -159,64 +178,29 @@ impl Ends {
     }
 }
 
-// Breaks if a program sees a proof, does not see a datagram that is none, or if a proof is not answered.
+//= spec §10.7.5
+//= type=test
+//# The library of a side believes a proof only from the address of the other side's socket.
+// Breaks if a process proves an address that it does not have, or a flow that is not its own.
 #[test]
-fn proofs_are_taken_and_answered() {
+fn proofs_are_believed_from_the_flows_addresses_only() {
     let ends = granted();
-    let proof = ends.send_proof();
-    let stranger = UdpSocket::bind("127.0.0.1:0").expect("an address");
-    for bytes in [&b"a datagram"[..], &[7; RECORD_LEN]] {
-        ends.source.kernel.send_to(bytes, ends.destination.address()).expect("sent");
-    }
-    stranger.send_to(&proof, ends.destination.address()).expect("sent");
-    assert!(ends.destination.take_proofs());
-    assert!(!ends.destination.take_proofs(), "a datagram is in front");
-    let source = ends.source.address();
-    assert_eq!(ends.destination.receive(), Some((b"a datagram".to_vec(), source)));
-    assert!(!ends.destination.take_proofs(), "of a proof's length");
-    assert_eq!(ends.destination.receive(), Some((vec![7; RECORD_LEN], source)));
-    assert!(!ends.destination.take_proofs(), "from another address");
-    assert_eq!(ends.destination.receive().map(|(bytes, _)| bytes), Some(proof.to_vec()));
-    assert!(!ends.sending.is_open());
-    assert!(ends.source.take_proofs());
-    assert_eq!(ends.source.receive(), None);
+    let proof = ends.proof();
+    assert_eq!(proof.port, PROOF_PORTS[1]);
+    let (source, destination) = (ends.source.address(), ends.destination.address());
+    let stranger = SocketAddr::new(source.ip(), 9);
+    let guess = FlowProof { record: [7; 48], ..proof };
+    assert_eq!(ends.prove_source(stranger, &proof), None, "from another address");
+    assert_eq!(ends.prove_source(source, &guess), None, "without the nonce");
+    let answer = ends.prove_source(source, &proof).expect("the source's");
+    assert_eq!(answer.port, PROOF_PORTS[0]);
     run(ends.source.endpoint);
+    for (from, answer) in [(stranger, &answer), (destination, &proof), (destination, &guess)] {
+        assert!(!ends.prove_destination(from, answer));
+        assert!(!ends.sending.is_open());
+    }
+    assert!(ends.prove_destination(destination, &answer));
     assert!(ends.sending.is_open());
-}
-
-// Breaks if a program with little room sees a part of a proof, or a datagram that begins otherwise is taken for one.
-#[test]
-fn parts_of_proofs_are_recognised() {
-    let ends = granted();
-    let proof = ends.send_proof();
-    let from = Address::from(ends.source.address());
-    let recognise = |bytes: &[u8], len| ends.destination.socket.incoming().recognise(&from, &Suspect { bytes, len });
-    assert_eq!(recognise(&proof[..2], RECORD_LEN), Some(Proof::Taken));
-    assert_eq!(recognise(&proof[..2], RECORD_LEN - 1), None);
-    assert_eq!(recognise(&[!proof[0], proof[1]], RECORD_LEN), None);
-    assert!(matches!(recognise(&proof, RECORD_LEN), Some(Proof::Answered(_))));
-}
-
-// Breaks if the helper takes what a thread is about to receive, or leaves a proof to a program that does not receive.
-#[test]
-fn proofs_are_dropped_for_a_program_that_does_not_receive() {
-    let ends = granted();
-    let End { socket, kernel, .. } = &ends.destination;
-    let fd = kernel.as_raw_fd();
-    ends.send_proof();
-    socket.drop_proofs(fd);
-    socket.may_prove();
-    let receiving = socket.receive_alone();
-    socket.drop_proofs(fd);
-    drop(receiving);
-    assert!(ends.destination.take_proofs(), "it is still there");
-    let again = ends.sending.poll_proof(Instant::from_nanos(u64::MAX / 2)).expect("it is repeated");
-    proofs::send(ends.source.fd(), &ends.to(), &again);
-    socket.drop_proofs(fd);
-    assert_eq!(ends.destination.receive(), None);
-    proofs::send(ends.source.fd(), &ends.to(), &[1; RECORD_LEN]);
-    socket.drop_proofs(fd);
-    assert!(ends.destination.receive().is_some(), "a datagram of the program's");
 }
 
 //= spec §10.6.6

@@ -137,22 +137,6 @@ impl Shared {
         Some(waiting)
     }
 
-    /// Whether the kernel may have what only the library sees.
-    pub(super) fn expect_proofs(&self) -> bool {
-        let watched = self.datagrams.watched.lock();
-        watched.iter().filter_map(|w| w.socket.upgrade()).any(|socket| socket.expects_proofs())
-    }
-
-    /// Takes that out of the kernel's sockets.
-    pub(super) fn drop_proofs(&self) {
-        let sockets: Vec<_> = {
-            let watched = self.datagrams.watched.lock();
-            let proving = watched.iter().filter_map(|w| Some((w.fd, w.socket.upgrade()?)));
-            proving.filter(|(_, socket)| socket.expects_proofs()).collect()
-        };
-        sockets.iter().for_each(|(fd, socket)| socket.drop_proofs(*fd));
-    }
-
     /// Calls `wait`, which sleeps in the kernel, unless there is a datagram in a ring: then `None`.
     pub(super) fn asleep<T>(&self, wait: impl FnOnce() -> T) -> Option<T> {
         let sockets: Vec<_> = {

@@ -85,7 +85,6 @@ pub unsafe fn wait(
     let mut spun = false;
     let mut waiting: Option<Waiting<'_>> = None;
     loop {
-        shared.drop_proofs();
         shared.collect_datagrams(&mut out);
         let left = deadline.map(|deadline| deadline.saturating_since(now()));
         if out.len > 0 || left == Some(Duration::ZERO) {
@@ -101,40 +100,13 @@ pub unsafe fn wait(
             waiting = shared.spin_for_datagrams(rt, deadline);
             continue;
         }
-        let proving = !epoll.has_streams() && shared.expect_proofs();
-        let waited = shared.asleep(|| match proving {
-            true => wait_beside_proofs(epoll, &mut out, left, mask),
-            false => wait_for_streams(epoll, &mut out, left, mask),
-        });
-        if let Some(rc) = waited.filter(|rc| *rc != 0 || !proving) {
+        if let Some(rc) = shared.asleep(|| wait_for_streams(epoll, &mut out, left, mask)) {
             if let Some(waiting) = waiting {
                 waiting.end(out.len);
             }
             return rc;
         }
     }
-}
-
-/// As [`wait_for_streams`], where what the kernel has may be for the library only. Returns 0 then, too.
-fn wait_beside_proofs(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let shared = &epoll.shared;
-    {
-        let _waits = trace::waits();
-        let _wait = Wait::begin(shared);
-        let announced = Announced::new(shared, runtime::get().and_then(Runtime::endpoint), false);
-        let asleep = Asleep::begin();
-        if asleep.is_interrupted(false) {
-            set_errno(libc::EINTR);
-            return -1;
-        }
-        let mut fds = [libc::pollfd { fd: shared.kernel().epfd, events: libc::POLLIN, revents: 0 }];
-        let time = if announced.pending { Some(Duration::ZERO) } else { timeout }.map(clock::timespec);
-        if poll::wait(&mut fds, time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), mask) < 0 {
-            return -1;
-        }
-    }
-    shared.drop_proofs();
-    wait_for_streams(epoll, out, Some(Duration::ZERO), mask)
 }
 
 /// Waits for all but datagrams in rings, and adds the events to those that are there.

@@ -25,25 +25,24 @@ pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
     let _ = endpoint.directory().publish(&announced(local), number);
     let mut incoming = socket.incoming();
     incoming.set_local(local);
-    let sources: Vec<_> = incoming.sources().iter().filter_map(Address::socket_addr).collect();
+    let sources: Vec<_> = incoming.sources().filter_map(Address::socket_addr).collect();
     drop(incoming);
-    sources.into_iter().for_each(|source| offer_towards(socket, endpoint, local, source));
+    sources.into_iter().for_each(|source| offer_towards(endpoint, local, source));
 }
 
-fn offer_towards(socket: &Datagram, endpoint: &Endpoint, local: SocketAddr, source: SocketAddr) {
+fn offer_towards(endpoint: &Endpoint, local: SocketAddr, source: SocketAddr) {
     if let Some(local) = links::source_towards(local, source) {
-        socket.may_prove();
         links::offer(endpoint, local, source);
     }
 }
 
 /// A socket that is announced has received a datagram from an address that is new.
 #[cold]
-pub fn offer(socket: &Datagram, fd: c_int, source: &Address) {
+pub fn offer(fd: c_int, source: &Address) {
     let rt = start();
     let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else { return };
     if let (Some(local), Some(source)) = (local_address(fd), source.socket_addr()) {
-        offer_towards(socket, endpoint, local, source);
+        offer_towards(endpoint, local, source);
     }
 }
 
@@ -52,9 +51,6 @@ pub fn offer(socket: &Datagram, fd: c_int, source: &Address) {
 pub fn want(socket: &Arc<Datagram>, fd: c_int, to: Address) {
     let rt = start();
     let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else { return };
-    if to.socket_addr().is_some_and(|to| !to.ip().is_loopback()) {
-        socket.may_prove();
-    }
     rt.flows.wanted.lock().push(Wanted { socket: Arc::downgrade(socket), fd, to });
     endpoint.need_helper();
 }

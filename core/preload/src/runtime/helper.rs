@@ -24,6 +24,8 @@ pub(crate) struct Helper {
     stats: AtomicI32,
     /// The list of the process's mappings.
     mappings: AtomicI32,
+    /// The UDP socket for proofs of addresses. It is made for the first flow of datagrams to or from another host.
+    proofs: AtomicI32,
     /// Counts kicks once the eventfd was given back; the helper sleeps on it then.
     pub(crate) kicks: AtomicU32,
     pub(crate) anchors: Mutex<HashMap<u64, Weak<StreamCell>>>,
@@ -66,6 +68,7 @@ impl Helper {
             kick: AtomicI32::new(-1),
             stats: AtomicI32::new(-1),
             mappings: AtomicI32::new(-1),
+            proofs: AtomicI32::new(-1),
             kicks: AtomicU32::new(0),
             anchors: Mutex::default(),
             next: AtomicU64::new(FIRST_ANCHOR),
@@ -92,8 +95,12 @@ impl Helper {
         }
     }
 
+    fn all(&self) -> [&AtomicI32; 5] {
+        [&self.epoll, &self.kick, &self.stats, &self.mappings, &self.proofs]
+    }
+
     pub(crate) fn fds(&self) -> Vec<c_int> {
-        let all = [&self.epoll, &self.kick, &self.stats, &self.mappings].map(|fd| fd.load(Ordering::SeqCst));
+        let all = self.all().map(|fd| fd.load(Ordering::SeqCst));
         all.into_iter().filter(|fd| *fd >= 0).collect()
     }
 
@@ -103,7 +110,7 @@ impl Helper {
 
     /// Closes all of them. Called by the helper, or where there is none.
     pub(crate) fn give_back(&self) {
-        let all = [&self.epoll, &self.kick, &self.stats, &self.mappings].map(|fd| fd.swap(-1, Ordering::SeqCst));
+        let all = self.all().map(|fd| fd.swap(-1, Ordering::SeqCst));
         if !uses::await_uses() {
             // Another thread may be about to write to one of them: they stay open.
             return;
@@ -121,6 +128,28 @@ impl Helper {
     /// The list of the process's mappings; `None` where it cannot be opened, or was given back.
     pub(crate) fn mappings(&self) -> Option<c_int> {
         Some(self.mappings.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
+    }
+
+    /// The socket for proofs, which `make` makes if there is none yet. `None` where the library keeps no descriptors.
+    pub(crate) fn proofs(&self, make: impl FnOnce() -> Option<c_int>) -> Option<c_int> {
+        let _use = uses::Use::begin();
+        let known = self.proofs.load(Ordering::SeqCst);
+        if known >= 0 || self.epoll.load(Ordering::SeqCst) < 0 {
+            return Some(known).filter(|fd| *fd >= 0);
+        }
+        let fd = make()?;
+        if let Err(other) = self.proofs.compare_exchange(-1, fd, Ordering::SeqCst, Ordering::SeqCst) {
+            own::discard(fd);
+            return Some(other);
+        }
+        if self.add(fd, libc::EPOLLIN, PROOFS) {
+            return Some(fd);
+        }
+        // The descriptors were given back meanwhile.
+        if self.proofs.compare_exchange(fd, -1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            own::discard(fd);
+        }
+        None
     }
 
     /// Sleeps until kicked after `seen` kicks, or for so many milliseconds (-1: for ever), without a descriptor.
@@ -165,4 +194,5 @@ pub(crate) const KICK: u64 = 0;
 pub(crate) const STATS: u64 = 1;
 pub(crate) const DEVICE: u64 = 2;
 pub(crate) const UNWATCHED: u64 = 3;
+pub(crate) const PROOFS: u64 = 4;
 const FIRST_ANCHOR: u64 = 16;

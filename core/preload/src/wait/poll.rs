@@ -38,7 +38,7 @@ pub fn any_ours(fds: &[pollfd]) -> bool {
             sock.reclaim();
             ours | sock.stream.is_some()
         }
-        Some(Entry::Datagram(socket)) => ours | socket.is_linked() | socket.expects_proofs(),
+        Some(Entry::Datagram(socket)) => ours | socket.is_linked(),
         // Also one that watches none: another thread may add one meanwhile.
         Some(Entry::Epoll(epoll)) => epoll.observe_by_poll() | ours,
         _ => ours,
@@ -78,7 +78,6 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
     let mut waiting = entries.iter().any(has_link).then(|| rt.spin.begin(begun));
     let mut spun = false;
     loop {
-        drop_proofs(fds, &entries);
         let mut ready = poll_once(call, endpoint, fds, &entries);
         if ready == 0 {
             if deadline.is_some_and(|d| now() >= d) {
@@ -125,15 +124,6 @@ fn spin(
     })
 }
 
-/// Takes proofs out of the kernel's datagram sockets: they are for the library only.
-fn drop_proofs(fds: &[pollfd], entries: &[Option<Arc<Entry>>]) {
-    for (p, entry) in fds.iter().zip(entries) {
-        if let Some(Entry::Datagram(socket)) = entry.as_deref() {
-            socket.drop_proofs(p.fd);
-        }
-    }
-}
-
 /// Polls datagram sockets, and descriptors that are not ours: the kernel has all but what is in rings. `None`: there are
 /// others of ours.
 fn poll_datagrams(
@@ -158,7 +148,6 @@ fn poll_datagrams(
     let mut waiting = rt.spin.begin(now());
     let mut spun = false;
     loop {
-        sockets.iter().for_each(|(fd, socket)| socket.drop_proofs(*fd));
         let ready: Vec<i16> = fds.iter().zip(entries).map(|(p, entry)| link_events(p.events, entry)).collect();
         let none = ready.iter().all(|events| *events == 0);
         if !none || deadline.is_some_and(|deadline| now() >= deadline) {
@@ -175,8 +164,7 @@ fn poll_datagrams(
             return Some(found as c_int);
         }
         if !std::mem::replace(&mut spun, true) && spin_for_datagrams(&mut waiting, &sockets, fds, deadline) {
-            // At once with what the kernel has, but for proofs.
-            sockets.iter().for_each(|(fd, socket)| socket.drop_proofs(*fd));
+            // At once with what the kernel has.
             let n = kernel_poll(call, fds, Some(Duration::ZERO), std::ptr::null());
             if n == 0 {
                 continue;
@@ -187,14 +175,7 @@ fn poll_datagrams(
         let asleep: Option<Vec<_>> = sockets.iter().map(|(fd, socket)| socket.sleep(*fd)).collect();
         if asleep.is_some() {
             let left = deadline.map(|deadline| deadline.saturating_since(now()));
-            let mut n = kernel_poll(call, fds, left, mask);
-            if n > 0 && sockets.iter().any(|(_, socket)| socket.expects_proofs()) {
-                sockets.iter().for_each(|(fd, socket)| socket.drop_proofs(*fd));
-                n = kernel_poll(call, fds, Some(Duration::ZERO), std::ptr::null());
-                if n == 0 {
-                    continue;
-                }
-            }
+            let n = kernel_poll(call, fds, left, mask);
             waiting.end(n.max(0) as usize);
             return Some(n);
         }

@@ -3,6 +3,7 @@
 use netacc_device::PeerAddress;
 use netacc_proto::{
     Admission, ControlMessage, Credential, Hello, Link, LinkConfig, LinkError, PreSharedKey, ProofBytes, Reason,
+    VERSION,
 };
 use proptest::prelude::*;
 
@@ -209,7 +210,7 @@ proptest! {
     #[test]
     fn no_guess_is_admitted(nonce: [u8; 16], guess: [u8; 32], max_streams in 1u16.., receive_depth in 8u32..) {
         let credential = Some(Credential { nonce, proof: guess });
-        let theirs = Hello { version: 1, receive_depth, max_streams, credential, datagrams: false };
+        let theirs = Hello { version: VERSION, receive_depth, max_streams, credential, datagrams: false };
         let mut near = client(Some(KEY)).link();
         prop_assert_eq!(near.handle_hello(&theirs), Err(LinkError::Refused(Reason::KeyMismatch)));
         let mut far = server(Some(KEY)).link();

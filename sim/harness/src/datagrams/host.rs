@@ -1,13 +1,13 @@
 //! A host with a device and sockets, as the library would use them.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use netacc_device::middleware::{Fault, FaultConfig, SplitMix64};
 use netacc_device::{Device, FourTuple, Instant, PeerAddress};
 use netacc_driver::{Endpoint, LinkDatagram, Readiness, ReadySink, ReceivingFlow, SendingFlow, StreamCell};
-use netacc_proto::Reason;
+use netacc_proto::{FlowProof, Reason};
 use parking_lot::Mutex;
 
 use crate::network::{Net, Port};
@@ -16,6 +16,9 @@ use crate::{Broken, Check, What};
 
 /// Datagrams that a socket of the kernel holds; it drops others.
 const KERNEL_ROOM: usize = 24;
+
+/// Where the library of each host receives proofs, at the host's address.
+const PROOF_PORT: u16 = 4000;
 
 /// A datagram that a program receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +39,8 @@ pub(super) struct Wired {
 /// What the owner of the endpoint's flows knows.
 #[derive(Default)]
 struct Known {
-    /// Addresses from which the kernel has brought a socket of this host datagrams.
-    sources: BTreeSet<(SocketAddr, SocketAddr)>,
+    /// Datagrams that the kernel has brought a socket of this host, by the socket and their source.
+    sources: BTreeMap<(SocketAddr, SocketAddr), u64>,
     receiving: Vec<Arc<ReceivingFlow>>,
 }
 
@@ -60,13 +63,16 @@ impl ReadySink for Owner {
         true
     }
 
-    fn flow_offered(&self, addresses: &FourTuple) -> Result<(), Reason> {
-        let is_known = self.0.lock().sources.contains(&(addresses.local, addresses.remote));
-        is_known.then_some(()).ok_or(Reason::SourceUnknown)
+    fn flow_offered(&self, addresses: &FourTuple) -> Result<u16, Reason> {
+        let is_known = self.0.lock().sources.contains_key(&(addresses.local, addresses.remote));
+        is_known.then_some(PROOF_PORT).ok_or(Reason::SourceUnknown)
     }
 
     fn flow_granted(&self, flow: &Arc<ReceivingFlow>) {
-        self.0.lock().receiving.push(flow.clone());
+        let mut known = self.0.lock();
+        let FourTuple { local, remote } = flow.addresses;
+        flow.start(known.sources.get(&(local, remote)).copied().unwrap_or(0));
+        known.receiving.push(flow.clone());
     }
 }
 
@@ -79,8 +85,8 @@ pub(super) struct Socket {
     /// Its program sleeps in the kernel.
     pub(super) asleep: bool,
     sending: BTreeMap<SocketAddr, Arc<SendingFlow>>,
-    /// Datagrams to each destination: a flow is opened after some.
-    sent: BTreeMap<SocketAddr, u32>,
+    /// Datagrams to each destination by the kernel: a flow is opened after some.
+    sent: BTreeMap<SocketAddr, u64>,
 }
 
 /// See the module documentation.
@@ -89,6 +95,8 @@ pub(super) struct Host {
     pub(super) endpoint: Endpoint,
     known: Arc<Mutex<Known>>,
     pub(super) sockets: Vec<Socket>,
+    /// What the kernel has brought the library.
+    proofs: VecDeque<Wired>,
     /// The datagrams that its kernel is to send.
     pub(super) outgoing: Vec<Wired>,
     pub(super) dropped: Vec<Wired>,
@@ -130,7 +138,8 @@ impl Host {
         });
         let sockets = sockets.collect();
         let (outgoing, dropped, opened) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Host { port, endpoint, known, sockets, outgoing, dropped, opened })
+        let proofs = VecDeque::new();
+        Ok(Host { port, endpoint, known, sockets, proofs, outgoing, dropped, opened })
     }
 
     fn receiving(&self, socket: SocketAddr) -> Vec<Arc<ReceivingFlow>> {
@@ -155,7 +164,7 @@ impl Host {
         *sent += 1;
         let wants_flow = flow.is_none_or(|flow| flow.is_closed()) && sent.is_power_of_two() && *sent > 1;
         if let Some(peer) = peer.filter(|_| wants_flow && state.accelerated) {
-            let flow = self.endpoint.open_flow(peer, FourTuple { local: from, remote: to });
+            let flow = self.endpoint.open_flow(peer, FourTuple { local: from, remote: to }, PROOF_PORT, *sent);
             state.sending.insert(to, flow.clone());
             self.opened.push(flow);
         }
@@ -189,30 +198,32 @@ impl Host {
                 return Some(Received { from: flow.addresses.remote, bytes: datagram.bytes, by_link: true });
             }
         }
-        while let Some(Wired { from, to, bytes }) = self.sockets[socket].kernel.pop_front() {
-            if self.sockets[socket].accelerated && self.takes_part(&flows, from, to, &bytes) {
-                continue;
-            }
+        if let Some(Wired { from, to, bytes }) = self.sockets[socket].kernel.pop_front() {
             // The newest flow of a source: an earlier one is over.
             if let Some(flow) = flows.iter().rfind(|flow| flow.addresses.remote == from) {
                 flow.count_by_kernel();
             }
-            self.known.lock().sources.insert((to, from));
+            *self.known.lock().sources.entry((to, from)).or_default() += 1;
             return Some(Received { from, bytes, by_link: false });
         }
         flows.iter().for_each(|flow| flow.kernel_was_empty(now));
         None
     }
 
-    /// Whether a datagram from the kernel is a proof.
-    fn takes_part(&mut self, flows: &[Arc<ReceivingFlow>], from: SocketAddr, to: SocketAddr, bytes: &[u8]) -> bool {
-        let mut of_source = flows.iter().filter(|flow| flow.addresses.remote == from);
-        if let Some(answer) = of_source.find_map(|flow| self.endpoint.handle_source_proof(flow, bytes)) {
-            self.outgoing.push(Wired { from: to, to: from, bytes: answer.to_vec() });
-            return true;
+    /// The library receives proofs.
+    fn handle_proofs(&mut self) {
+        while let Some(Wired { from, bytes, .. }) = self.proofs.pop_front() {
+            let receiving = self.known.lock().receiving.clone();
+            let mut of_source = receiving.iter().filter(|flow| flow.addresses.remote == from);
+            let answer = of_source
+                .find_map(|flow| Some((flow.addresses.local, self.endpoint.handle_source_proof(flow, &bytes)?)));
+            if let Some((local, FlowProof { record, port })) = answer {
+                let to = SocketAddr::new(from.ip(), port);
+                self.outgoing.push(Wired { from: local, to, bytes: record.to_vec() });
+            } else {
+                self.opened.iter().filter(|flow| flow.addresses.remote == from).any(|flow| flow.handle_proof(&bytes));
+            }
         }
-        let known = self.opened.iter().filter(|flow| flow.addresses == FourTuple { local: to, remote: from });
-        known.into_iter().any(|flow| flow.handle_proof(bytes))
     }
 
     /// A program is about to sleep in the kernel.
@@ -226,8 +237,11 @@ impl Host {
         self.sockets[socket].asleep = may;
     }
 
-    /// The kernel has a datagram for a socket.
+    /// The kernel has a datagram for a socket, or for the library.
     pub(super) fn arrive(&mut self, datagram: Wired) {
+        if datagram.to.port() == PROOF_PORT {
+            return self.proofs.push_back(datagram);
+        }
         let Some(socket) = self.sockets.iter_mut().find(|socket| socket.address == datagram.to) else { return };
         if socket.kernel.len() >= KERNEL_ROOM {
             self.dropped.push(datagram);
@@ -241,13 +255,11 @@ impl Host {
     pub(super) fn help(&mut self, now: Instant) {
         self.endpoint.progress(now);
         self.endpoint.poll(self.endpoint.default_cq());
+        self.handle_proofs();
         for flow in self.opened.clone() {
-            if let Some(proof) = flow.poll_proof(now) {
-                self.outgoing.push(Wired {
-                    from: flow.addresses.local,
-                    to: flow.addresses.remote,
-                    bytes: proof.to_vec(),
-                });
+            if let Some(FlowProof { record, port }) = flow.poll_proof(now) {
+                let FourTuple { local: from, remote } = flow.addresses;
+                self.outgoing.push(Wired { from, to: SocketAddr::new(remote.ip(), port), bytes: record.to_vec() });
             }
             self.send_returned(&flow);
             if flow.is_closed() {

@@ -215,8 +215,8 @@ impl World {
     }
 
     fn arrive(&mut self, datagram: Wired) {
-        let to = datagram.to;
-        if let Some(host) = self.hosts.iter_mut().find(|host| host.sockets.iter().any(|socket| socket.address == to)) {
+        let to = datagram.to.ip();
+        if let Some(host) = self.hosts.iter_mut().find(|host| host.sockets.iter().any(|s| s.address.ip() == to)) {
             host.arrive(datagram);
         }
     }

@@ -3,13 +3,10 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
-use netacc_proto::RECORD_LEN;
 
 use super::{count, elements, vector, Target};
 use crate::control::flows;
-use crate::datagram::{
-    add_dropped, joined, proofs, wants, Address, Incoming, Messages, Suspect, Taken, KERNEL_LOOKS, MOST_CONTROL,
-};
+use crate::datagram::{add_dropped, joined, wants, Address, Incoming, Messages, Taken, KERNEL_LOOKS, MOST_CONTROL};
 use crate::ops::{announcing, message, readiness};
 use crate::os::asleep::Asleep;
 use crate::os::clock::{now, wall_nanos};
@@ -42,8 +39,6 @@ enum Nothing {
     Yet,
     /// The call has failed, and errno is set.
     Failed,
-    /// A proof came, which is not for the program.
-    Proof,
 }
 
 impl Receive<'_> {
@@ -57,16 +52,10 @@ impl Receive<'_> {
     /// The memory that `iov` describes is the caller's to write.
     unsafe fn run(&self) -> Result<(usize, Envelope), Nothing> {
         let Target { socket, fd } = self.target;
-        let rt = loop {
-            let rt = runtime::get().filter(|_| socket.is_linked() && self.flags & ASIDE == 0);
-            if let Some(rt) = rt {
-                break rt;
-            }
+        let rt = runtime::get().filter(|_| socket.is_linked() && self.flags & ASIDE == 0);
+        let Some(rt) = rt else {
             // SAFETY: passed on.
-            match unsafe { self.kernel(self.flags) } {
-                Err(Nothing::Proof) => {}
-                done => return done,
-            }
+            return unsafe { self.kernel(self.flags) };
         };
         let waits = self.flags & libc::MSG_DONTWAIT == 0;
         let mut waiting = None;
@@ -74,7 +63,6 @@ impl Receive<'_> {
             // SAFETY: passed on.
             match unsafe { self.attempt() } {
                 Err(Nothing::Yet) => {}
-                Err(Nothing::Proof) => continue,
                 done => return done,
             }
             if !waits || is_nonblocking(fd) {
@@ -93,19 +81,8 @@ impl Receive<'_> {
                 }
             }
             let Some(_asleep) = socket.sleep(fd) else { continue };
-            if socket.expects_proofs() && self.is_short() {
-                // A proof must be seen whole, so the thread only waits here.
-                // SAFETY: no memory of the caller's.
-                match unsafe { self.look().call(libc::MSG_PEEK) } {
-                    Ok(_) => continue,
-                    Err(nothing) => return Err(nothing),
-                }
-            }
             // SAFETY: passed on.
-            let received = match unsafe { self.kernel(self.flags) } {
-                Err(Nothing::Proof) => continue,
-                received => received,
-            };
+            let received = unsafe { self.kernel(self.flags) };
             if let Some(waiting) = waiting {
                 waiting.end(1);
             }
@@ -148,11 +125,9 @@ impl Receive<'_> {
     /// As [`run`](Receive::run).
     unsafe fn attempt_kernel(&self, incoming: &mut Incoming) -> Result<(usize, Envelope), Nothing> {
         incoming.before_kernel();
-        if self.target.socket.expects_proofs() && self.is_short() && !self.target.socket.has_receivers() {
-            self.target.socket.take_proofs(self.target.fd, incoming).map_err(|_| Nothing::Failed)?;
-        }
+        let look = Receive { iov: &[], control: (std::ptr::null_mut(), 0), flags: libc::MSG_PEEK, ..*self };
         // SAFETY: no memory of the caller's.
-        match unsafe { self.look().call(libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
+        match unsafe { look.call(libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
             Ok((_, envelope)) => {
                 let earlier = envelope.source.and_then(|source| incoming.take_before(&source, self.peeks()));
                 if let Some(taken) = earlier {
@@ -176,49 +151,8 @@ impl Receive<'_> {
                 // SAFETY: passed on.
                 unsafe { self.deliver(incoming, &taken) }
             }
-            Err(nothing) => Err(nothing),
+            Err(Nothing::Failed) => Err(Nothing::Failed),
         }
-    }
-
-    /// A look at what the kernel has, without the program's memory.
-    fn look(&self) -> Receive<'_> {
-        Receive { iov: &[], control: (std::ptr::null_mut(), 0), flags: libc::MSG_PEEK, ..*self }
-    }
-
-    /// Whether the program's memory is too short for a proof.
-    fn is_short(&self) -> bool {
-        self.room() < RECORD_LEN
-    }
-
-    fn room(&self) -> usize {
-        self.iov.iter().fold(0, |sum, v| sum.saturating_add(v.iov_len))
-    }
-
-    /// The kernel has given this. `false`: it was a proof, which the program must not see.
-    fn is_for_program(&self, incoming: &Incoming, len: usize, envelope: &Envelope) -> bool {
-        let Some(source) = envelope.source.as_ref().filter(|_| len == RECORD_LEN && incoming.expects_proofs()) else {
-            return true;
-        };
-        let mut bytes = [0u8; RECORD_LEN];
-        let mut known = 0;
-        for v in self.iov {
-            let n = v.iov_len.min(RECORD_LEN - known);
-            let from = v.iov_base.cast::<u8>().cast_const();
-            if access::readable(from, n) < n {
-                break;
-            }
-            // SAFETY: found to be readable.
-            unsafe { std::ptr::copy_nonoverlapping(from, bytes[known..].as_mut_ptr(), n) };
-            known += n;
-        }
-        let Some(proof) = incoming.recognise(source, &Suspect { bytes: &bytes[..known], len }) else { return true };
-        if !self.peeks() {
-            proofs::answer(self.target.fd, source, &proof);
-        } else if !self.target.socket.has_receivers() {
-            // An error comes again with the next call.
-            let _ = self.target.socket.take_proofs(self.target.fd, incoming);
-        }
-        false
     }
 
     /// Takes a datagram from the kernel, if it has one now.
@@ -227,11 +161,7 @@ impl Receive<'_> {
     /// As [`run`](Receive::run).
     unsafe fn take_from_kernel(&self, incoming: &mut Incoming) -> Result<(usize, Envelope), Nothing> {
         // SAFETY: passed on.
-        let (n, mut envelope) = unsafe { self.call(self.flags | libc::MSG_DONTWAIT | libc::MSG_TRUNC) }?;
-        if !self.is_for_program(incoming, n, &envelope) {
-            return Err(Nothing::Proof);
-        }
-        let n = self.reported(n);
+        let (n, mut envelope) = unsafe { self.call(self.flags | libc::MSG_DONTWAIT) }?;
         self.note(incoming, n, &mut envelope);
         if !self.peeks() {
             incoming.begin_new_sometimes(self.target.fd);
@@ -327,18 +257,10 @@ impl Receive<'_> {
     /// # Safety
     /// As [`run`](Receive::run).
     unsafe fn kernel(&self, flags: c_int) -> Result<(usize, Envelope), Nothing> {
-        let Target { socket, fd } = self.target;
-        let receiving = socket.receive_alone();
         // SAFETY: passed on.
-        let mut received = unsafe { self.call(flags | libc::MSG_TRUNC) };
-        drop(receiving);
-        if let Ok((n, envelope)) = &mut received {
-            if socket.expects_proofs() && !self.is_for_program(&socket.incoming(), *n, envelope) {
-                return Err(Nothing::Proof);
-            }
-            *n = self.reported(*n);
-        }
+        let mut received = unsafe { self.call(flags) };
         if let (Ok((n, envelope)), 0) = (&mut received, flags & ASIDE) {
+            let Target { socket, fd } = self.target;
             match socket.is_kernel_only() && !socket.is_linked() {
                 true => count(&socket.counts().rx_kernel, 1),
                 false => self.note(&mut socket.incoming(), *n, envelope),
@@ -348,15 +270,6 @@ impl Receive<'_> {
             }
         }
         received
-    }
-
-    /// The length that the program gets for a datagram of that length.
-    fn reported(&self, len: usize) -> usize {
-        if self.flags & libc::MSG_TRUNC != 0 {
-            len
-        } else {
-            len.min(self.room())
-        }
     }
 
     /// A datagram of `n` bytes came by the kernel, or several that it has joined.
@@ -379,7 +292,7 @@ impl Receive<'_> {
         if let Some(source) = envelope.source.as_ref().filter(|_| !self.peeks()) {
             count(&socket.counts().rx_kernel, datagrams.max(1));
             if incoming.came_by_kernel(source, datagrams) && socket.number().is_some() {
-                announcing::offer(socket, self.target.fd, source);
+                announcing::offer(self.target.fd, source);
             }
             // Just after an option was set, the kernel may not have the time yet.
             let known = said.filter(|_| socket.gives_messages()).and_then(Messages::of_kernel);
