@@ -286,6 +286,15 @@ def test_another_holder_receives_what_was_in_a_ring(way: str, lab: Lab) -> None:
     assert max(one.taken_back for one in seen) >= NUMBERS // 2, seen
 
 
+@pytest.mark.parametrize("way", ["exec-of-both", "exec-of-both-with-one"])
+@pytest.mark.usefixtures("library")
+def test_a_program_that_is_replaced_with_both_ends_loses_nothing(way: str, lab: Lab) -> None:
+    """Breaks if what a socket has sent to another one of the program is lost for the next program."""
+    command = [sys.executable, "-m", "tests.apps.programs.datagram_holders", way]
+    printed = lab.start("program", command, accelerated=True).finish(100)
+    assert printed.split() == ["reader", *map(str, range(NUMBERS))]
+
+
 @pytest.mark.usefixtures("library")
 def test_what_a_sender_has_left_is_received(lab: Lab) -> None:
     """Breaks if the ring of a closed sender becomes another flow's while it is not read."""

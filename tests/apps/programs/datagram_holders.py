@@ -174,6 +174,15 @@ def in_child_of_both() -> None:
     assert os.read(done, 1) == b""
 
 
+def by_exec_of_both(keeps_sender: bool) -> None:
+    """The program is replaced while it has both ends. The next one has the receiver, or both."""
+    one, other = pair()
+    one.set_inheritable(True)
+    other.set_inheritable(keeps_sender)
+    command = [sys.executable, "-m", "tests.apps.programs.datagram_holders", "read", str(one.fileno())]
+    os.execv(command[0], command)
+
+
 def reading(one: socket.socket, sender: Sender) -> list[str]:
     """A program that reads, and waits until the sender has ended."""
     numbers = [one.fileno(), sender.answers.fileno()]
@@ -237,11 +246,16 @@ def main() -> None:
     way = sys.argv[1]
     if way == "read":
         read(int(sys.argv[2]))
+        if len(sys.argv) == 3:
+            return
         with os.fdopen(int(sys.argv[3]), encoding="utf-8") as answers:
             assert answers.read() == ""
         return
     if way == "alone":
         in_child_of_both()
+        return
+    if way.startswith("exec-of-both"):
+        by_exec_of_both(way == "exec-of-both")
         return
     if way == "left":
         after_others()

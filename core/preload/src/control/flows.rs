@@ -110,6 +110,17 @@ pub fn share(entries: &[(c_int, Arc<Entry>)]) {
     }
 }
 
+/// The program is about to be replaced: ends all flows that its sockets send, and sends by the kernel what the receivers have given
+/// back. A socket that is not inherited may send to one that is. Others may be made if the program is not replaced after all.
+pub fn end_all() {
+    let endpoint = get().and_then(Runtime::endpoint);
+    for (fd, entry) in table::entries() {
+        if let Entry::Datagram(socket) = &*entry {
+            socket.end_sending(fd, endpoint);
+        }
+    }
+}
+
 /// The key under which a socket is announced: no connection has a remote port of 0.
 pub fn announced(local: SocketAddr) -> FourTuple {
     FourTuple { local, remote: SocketAddr::new(local.ip(), 0) }

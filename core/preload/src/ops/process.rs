@@ -78,6 +78,7 @@ pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
     before_start(&[]);
     if replaces {
         keeping_errno(|| {
+            flows::end_all();
             release_children();
             family::set_replaced(true);
         });
