@@ -5,12 +5,14 @@ Each test writes its cost to results/local/failover.json, as those in `test_fail
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.apps.lib.paths import binaries
-from tests.lab.conversation import STEADY, Conversation, begin, begin_on_link
+from tests.lab.conversation import PORT, PROGRESS_FILE, SERVER, STEADY, Conversation, begin, begin_on_link
 from tests.lab.failover import Hosts, comes_back
 from tests.lab.lib import UpLab, attempts, fabric, restore
 
@@ -52,6 +54,30 @@ def recovers(hosts: Hosts, conversation: Conversation, scenario: str) -> None:
     assert conversation.links_failed() >= 1
     comes_back(conversation)
     hosts.report(scenario, conversation.end())
+
+
+def bring_back(hosts: Hosts, settings: dict[str, Any], *of: int) -> None:
+    """Functions whose driver has given up a command do so again as they should.
+
+    Not before the driver has let go of a function: it would carry out the commands that the driver has given
+    up, whose memory has other uses by now.
+    """
+    hosts.lab.end_commands()
+    for host in of:
+        hosts.take_device(host)
+    fabric(hosts.lab, {"set": settings})
+    for host in of:
+        hosts.bring_device(host)
+    begin_on_link(hosts.lab).end()
+
+
+def is_answered_meanwhile(hosts: Hosts, host: int, process: str) -> None:
+    """netacc_ss is answered by a process that waits in the driver, before and after the answer."""
+    waits = f"grep -q erdma_post_cmd_wait /proc/{process}/task/*/wchan"
+    hosts.lab.wait_for(host, waits)
+    ask = f"{binaries()}/netacc_ss -p {process} -s all >/dev/null"
+    # The driver still waits after the answer, so it was not the helper that answered.
+    hosts.lab.out(host, "sh", "-c", f"{ask} && {waits}")
 
 
 def name_of(function: int) -> str:
@@ -222,13 +248,35 @@ def test_the_command_queue_is_mute(hosts: Hosts, function: int) -> None:
     later.wait_for_progress(200)
     assert later.counters().streams_promoted == 0
     hosts.report(f"command queue mute at the {name_of(function)}, from the start", later.end(), MUTE_SECONDS)
-    hosts.lab.end_commands()
-    # Not before the driver has let go of the function: it would carry out the commands that the driver has
-    # given up, whose memory has other uses by now.
-    hosts.take_device(function + 1)
-    fabric(hosts.lab, {"set": {"command_mute": False}})
-    hosts.bring_device(function + 1)
-    begin_on_link(hosts.lab).end()
+    bring_back(hosts, {"command_mute": False}, function + 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_link_is_made_with_a_mute_command_queue(hosts: Hosts) -> None:
+    """For another client. Breaks if only the helper, which waits for the device, answers netacc_ss."""
+    conversation = begin_on_link(hosts.lab)
+    fabric(hosts.lab, {"set": {"function": ACCEPTOR, "command_mute": True}})
+    run = ("env", "NACC_PROMOTE_AFTER=1", str(binaries() / "netacc_run"), sys.executable, STEADY)
+    hosts.lab.start(2, *run, "ask", SERVER, PORT, f"{PROGRESS_FILE}.second")
+    is_answered_meanwhile(hosts, 1, conversation.server)
+    conversation.wait_for_progress()
+    assert conversation.links_failed() == 0
+    hosts.report("command queue mute, and another link is made", conversation.end())
+    bring_back(hosts, {"command_mute": False}, 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_an_event_comes_with_a_mute_command_queue(hosts: Hosts) -> None:
+    """The helper puts the queue pair into error. Breaks if only it answers netacc_ss."""
+    conversation = begin_on_link(hosts.lab)
+    fabric(hosts.lab, {"set": {"function": ACCEPTOR, "command_mute": True}})
+    fail(hosts, ACCEPTOR, "qp_fatal")
+    is_answered_meanwhile(hosts, 1, conversation.server)
+    conversation.wait_for_progress()
+    hosts.report("command queue mute, and an event comes", conversation.end(), MUTE_SECONDS)
+    bring_back(hosts, {"command_mute": False}, 1)
 
 
 #: A function that does nothing any more, as if its process had been killed.
@@ -241,21 +289,11 @@ def test_netacc_ss_is_answered_while_the_driver_waits(hosts: Hosts) -> None:
     """Each helper ends a silent link, for which the driver waits 15 s. Breaks if only it answers."""
     conversation = begin_on_link(hosts.lab)
     fabric(hosts.lab, {"set": DEAD})
-    for host, process in ((1, conversation.server), (2, conversation.client)):
-        waits = f"grep -q erdma_post_cmd_wait /proc/{process}/task/*/wchan"
-        hosts.lab.wait_for(host, waits)
-        ask = f"{binaries()}/netacc_ss -p {process} -s all >/dev/null"
-        # The driver still waits after the answer, so it was not the helper that answered.
-        hosts.lab.out(host, "sh", "-c", f"{ask} && {waits}")
+    is_answered_meanwhile(hosts, 1, conversation.server)
+    is_answered_meanwhile(hosts, 2, conversation.client)
     conversation.wait_for_progress()
     hosts.report("both functions do nothing, and netacc_ss is asked", conversation.end(), MUTE_SECONDS)
-    hosts.lab.end_commands()
-    for host in (1, 2):
-        hosts.take_device(host)
-    fabric(hosts.lab, {"set": dict.fromkeys(DEAD, False)})
-    for host in (1, 2):
-        hosts.bring_device(host)
-    begin_on_link(hosts.lab).end()
+    bring_back(hosts, dict.fromkeys(DEAD, False), 1, 2)
 
 
 #: What `ibv_devinfo -v` prints of a function with these settings.

@@ -299,6 +299,13 @@ impl<N: WithinHost, F: BetweenHosts> ConnectionManager for Fabric<N, F> {
         Some(event)
     }
 
+    fn may_wait(&self) -> bool {
+        match &*self.far.load() {
+            Some(far) => far.may_wait(),
+            None => self.is_due_to_open(),
+        }
+    }
+
     fn event_fds(&self) -> Vec<RawFd> {
         vec![self.event_fd()]
     }

@@ -211,6 +211,12 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         }
     }
 
+    /// Whether [`tend`](Fabric::tend) would open the far device now.
+    pub(crate) fn is_due_to_open(&self) -> bool {
+        let may_try = || self.failed.lock().is_none_or(|failed| failed.is_over(Instant::now()));
+        self.wanted.load(Ordering::SeqCst) && may_try()
+    }
+
     /// The far device, opened now if it was not.
     ///
     /// # Errors
@@ -608,6 +614,11 @@ mod tests {
         *fabric.failed.lock() = Some(Pause::after(None, Instant::now() + WITHOUT.longest, WITHOUT));
         assert!(fabric.open_far().is_err(), "not before the pause is over");
         assert!(fabric.serves(&between));
+        fabric.wanted.store(true, Ordering::SeqCst);
+        assert!(!fabric.may_wait(), "nothing is tried before that");
+        *fabric.failed.lock() = None;
+        assert!(fabric.may_wait());
+        *fabric.failed.lock() = Some(Pause::after(None, Instant::now() + WITHOUT.longest, WITHOUT));
         assert_eq!(fabric.publish(&between, 3), Ok(()));
         assert_eq!(fabric.lookup(&between.reversed()), None);
         assert_eq!(fabric.obstacle(&between.reversed(), false), Some(Obstacle::NoDevice));

@@ -329,6 +329,10 @@ impl ConnectionManager for VerbsDevice {
         }
     }
 
+    fn may_wait(&self) -> bool {
+        is_any_readable(&self.event_fds())
+    }
+
     fn event_fds(&self) -> Vec<RawFd> {
         let node = self.node.as_ref().map(|node| node.fd());
         let connect_threads = self.connect_threads.as_ref().map(|connect_threads| connect_threads.fd());

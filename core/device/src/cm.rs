@@ -167,6 +167,12 @@ pub trait ConnectionManager: Send + Sync {
     /// are readable, and after every `connect`.
     fn poll_event(&self) -> Option<CmEvent>;
 
+    /// Whether [`poll_event`](ConnectionManager::poll_event) may have to wait now for a device, for seconds if that does not
+    /// answer: the handling of most events takes commands to it.
+    fn may_wait(&self) -> bool {
+        false
+    }
+
     /// Descriptors that are readable when `poll_event` has work to do. Empty in simulation.
     fn event_fds(&self) -> Vec<std::os::fd::RawFd>;
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
@@ -12,7 +13,7 @@ use netacc_device::{
     Anchor, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, FourTuple, Instant,
     Operation, Payload, PeerAddress, QueuePairId, Receives, Region, RemoteRegion, WorkRequest, WorkRequestId,
 };
-use netacc_driver::{Endpoint, EndpointConfig, CONTEST_PATIENCE};
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell, CONTEST_PATIENCE};
 use netacc_proto::{
     CacheConfig, ControlMessage, Credential, Failure, Hello, Immediate, MessageKind, Open, PreSharedKey, Reason,
     RingDescriptor, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT, UNUSED_LIMIT,
@@ -468,15 +469,40 @@ fn requests_that_are_refused_are_counted() {
 
     let device = fabric.open(LoopbackConfig::shm());
     let picky = Picky { device: device.clone(), refused: Mutex::new(vec![3, 4]) };
-    let sink = Arc::new(Deaf);
+    let (sink, waits) = (Arc::new(Patient::default()), |patient: &Patient| patient.0.load(Relaxed));
+    let owner = sink.clone();
     let made =
-        Endpoint::new(device.clone(), Arc::new(picky), device, config(1), sink, Box::new(|| {}), Box::new(nonce));
+        Endpoint::new(device.clone(), Arc::new(picky), device, config(1), owner, Box::new(|| {}), Box::new(nonce));
     let server = made.expect("a loopback device has queues");
+    assert_eq!(waits(&sink), 0);
     server.progress(Instant::from_nanos(0));
     assert_eq!(count(&server, "requests_refused"), 7);
+    // Breaks if the owner does not know that the control path may stand still, or prepares for that without a cause.
+    assert_eq!(waits(&sink), 1);
+    server.progress(Instant::from_nanos(1));
+    assert_eq!(waits(&sink), 1);
 }
 
-/// A connection manager that refuses requests itself; it counts them.
+/// An owner that counts the calls that may wait for a device.
+#[derive(Default)]
+struct Patient(AtomicU32);
+
+impl ReadySink for Patient {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn moved(&self, _: &Arc<StreamCell>) {}
+    fn wait_for_device(&self, call: &mut dyn FnMut()) {
+        self.0.fetch_add(1, Relaxed);
+        call();
+    }
+}
+
+/// A connection manager that refuses requests itself, and counts them. To report them it may have to wait.
 struct Picky {
     device: Arc<LoopbackDevice>,
     refused: Mutex<Vec<u64>>,
@@ -510,6 +536,9 @@ impl ConnectionManager for Picky {
     }
     fn poll_event(&self) -> Option<CmEvent> {
         self.refused.lock().unwrap().pop().map(CmEvent::Refused)
+    }
+    fn may_wait(&self) -> bool {
+        !self.refused.lock().unwrap().is_empty()
     }
     fn event_fds(&self) -> Vec<std::os::fd::RawFd> {
         Vec::new()

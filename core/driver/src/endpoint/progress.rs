@@ -80,8 +80,15 @@ impl Endpoint {
     }
 
     fn handle_cm_events(&self) {
-        while let Some(event) = self.cm.poll_event() {
-            self.handle_cm_event(event);
+        let handle_all = || {
+            while let Some(event) = self.cm.poll_event() {
+                self.handle_cm_event(event);
+            }
+        };
+        if self.cm.may_wait() {
+            self.sink.wait_for_device(&mut || handle_all());
+        } else {
+            handle_all();
         }
     }
 

@@ -1,7 +1,7 @@
 //! A thread that answers `netacc_ss` while the helper waits for a device.
 //!
-//! Ending a queue pair takes as long as its device does not answer: 15 s with eRDMA's driver. That is when the state of the
-//! process is asked for.
+//! Opening a device, making or ending a queue pair, and handling a device's events take as long as the device does not answer:
+//! 15 s with eRDMA's driver. That is when the state of the process is asked for.
 
 use std::os::fd::RawFd;
 use std::thread::JoinHandle;
