@@ -55,8 +55,7 @@ impl Sharing {
     }
 
     /// Whether a link with so many streams may take another one. Only links on shared memory are shared automatically:
-    /// streams that shared a device's links after it had run out of room got bytes that were not theirs, and the cause
-    /// is not known.
+    /// streams that shared links of SoftRoCE got wrong bytes when links failed, and the cause is not known.
     pub(super) fn permits(self, caps: &Capabilities, streams: u16) -> bool {
         match self {
             Sharing::UpTo(_) => true,
