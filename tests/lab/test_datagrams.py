@@ -200,6 +200,7 @@ def test_generated_programs(siw: UpLab) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_many_generated_programs(pair: UpLab) -> None:
     with whole_wire(pair):
         generated(pair, 100)

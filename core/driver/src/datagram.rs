@@ -140,7 +140,10 @@ impl Seat {
     /// Sends CLOSE if it is due. Whether it has to be tried again.
     pub(crate) fn close_if_due(&mut self, device: &dyn Device) -> bool {
         let Some(far) = self.far.filter(|_| self.ours == Use::Ends) else { return false };
-        let posted = self.link.tx.lock().signal(device, MessageKind::Close, far.slot);
+        let mut tx = self.link.tx.lock();
+        let posted = tx.signal(device, MessageKind::Close, far.slot);
+        tx.has_answered();
+        drop(tx);
         if posted != Err(PostError::QueueFull) {
             self.ours = Use::Ended;
         }

@@ -356,6 +356,11 @@ impl Link {
         Ok(true)
     }
 
+    /// The number of messages that were sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// The number of messages that the peer has consumed, as far as it has announced.
     pub fn peer_consumed(&self) -> u64 {
         self.peer_consumed

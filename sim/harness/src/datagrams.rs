@@ -4,7 +4,7 @@
 //! loses and reorders and links die, then stops the faults and drives everything to quiescence. It checks that
 //! * each datagram is received at most once, by the socket that it was sent to, from the address that sent it, unchanged;
 //! * one is missing only if the kernels' network or a full socket dropped it, or if it was on a link that died, also if its
-//!   sender ends the flow at once;
+//!   sender ends the flow at once; where no link dies, no sender counts one as lost;
 //! * a program that sleeps in the kernel has no datagram from a link, and everything is received in the end;
 //! * no datagram of a link overtakes those that were sent before it, where the kernels' network is in order;
 //! * no socket of a program gets a proof, and no honest host is accused of a violation;

@@ -22,6 +22,17 @@ fn a_link_without_room_is_tried_once_at_a_time() {
     seeds(266, 267, Preset::Nic);
 }
 
+//= spec §10.6.7
+//= type=test
+//# A connector that has sent CLOSE for a flow closes the link only once its peer has consumed that message, or has not
+//# said so for a second.
+// Breaks if a link with flows of the peer's expires (seed 8), or one closes before the sender has the last status (seed 530).
+#[test]
+fn links_stay_while_flows_need_them() {
+    seeds(8, 9, Preset::Erdma);
+    seeds(530, 531, Preset::Erdma);
+}
+
 // Breaks if a datagram on a link is lost, doubled, changed or held back from a sleeper.
 #[test]
 fn every_preset_carries_datagrams() {

@@ -377,7 +377,6 @@ impl Endpoint {
     fn request_on(&self, link: &Arc<LinkCell>, flow: &Arc<SendingFlow>) -> Result<(), Reason> {
         let ring_len = self.config.ring_len;
         let (slot, region) = self.take_slot(link, ring_len)?;
-        self.cache.lock().remove(link.qp);
         let (nonce, ring) = (self.nonce(), descriptor(&region, ring_len));
         let addresses = wire_tuple(&flow.addresses);
         let request = FlowRequest { slot, addresses, nonce, ring, proof_port: flow.proof_port };
@@ -398,6 +397,8 @@ impl Endpoint {
             link.tx.lock().proto.free_slot(slot);
             reason_without_region(&error)
         })?;
+        // Whichever side requests the flow: a link of ours that is in use does not expire.
+        self.cache.lock().remove(link.qp);
         Ok((slot.0, region))
     }
 

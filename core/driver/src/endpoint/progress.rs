@@ -121,7 +121,7 @@ impl Endpoint {
                 Timed::Contested(cell) => self.check_contested(now, cell, since),
                 Timed::Lingering(cell) => self.check_lingering(now, cell, since),
                 Timed::Grown(cell) => self.check_growth(now, cell, since),
-                Timed::Empty(qp) => self.check_empty(now, *qp),
+                Timed::Empty(qp) => self.check_empty(now, *qp, since),
             };
             if let Some(again) = again {
                 self.todo.lock().timers.schedule(what, again);

@@ -16,6 +16,12 @@ use crate::{LinkCell, StreamCell};
 /// owns the cache, expires the link first, even where it has a longer limit or this side keeps no links.
 const ACCEPTED_GRACE: Duration = Duration::from_secs(10);
 
+/// How long an empty link stays because its peer may not have consumed our answer to CLOSE. Arbitrary, much longer than a round
+/// trip: a peer whose process is stopped consumes nothing.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+/// How often such a link is checked. Arbitrary.
+const ANSWER_INTERVAL: Duration = Duration::from_millis(5);
+
 impl Endpoint {
     /// Frees a stream's resources on its link, if neither side uses them any more. Returns whether the link was dead.
     pub(super) fn release(&self, cell: &Arc<StreamCell>, now: Instant) -> bool {
@@ -113,6 +119,28 @@ impl Endpoint {
         if link.is_dying() || awaited || link.tx.lock().proto.streams() > 0 {
             return;
         }
+        if !self.waits_for_answers(link, now, now) {
+            self.keep_or_close(link, now);
+        }
+    }
+
+    //= spec §10.6.7
+    //# A connector that has sent CLOSE for a flow closes the link only once its peer has consumed that message, or has not
+    //# said so for a second.
+    /// Whether an empty link has to stay as it is, because its peer learns by the last message which datagrams were taken. It is
+    /// checked again then.
+    fn waits_for_answers(&self, link: &LinkCell, now: Instant, since: Instant) -> bool {
+        let waits = link.connector
+            && now.saturating_since(since) < ANSWER_PATIENCE
+            && link.tx.lock().owes_answers(self.device());
+        if waits {
+            let again = Again { since, at: now + ANSWER_INTERVAL };
+            self.todo.lock().timers.schedule(Timed::Empty(link.qp), again);
+        }
+        waits
+    }
+
+    fn keep_or_close(&self, link: &Arc<LinkCell>, now: Instant) {
         self.rebind(link, self.control_cq);
         //= spec §2.4.1
         //# A side keeps an empty link for its next stream, within the bounds of NACC_EMPTY_QP_*, or closes it.
@@ -137,10 +165,17 @@ impl Endpoint {
         self.config.cache.expire.map(|expire| expire * 2 + ACCEPTED_GRACE)
     }
 
-    /// Closes an accepted link that has been empty for too long.
-    pub(super) fn check_empty(&self, now: Instant, qp: QueuePairId) -> Option<Again> {
-        let limit = self.accepted_limit()?;
+    /// Closes an accepted link that has been empty for too long, or goes on with one of ours that waits for its peer.
+    pub(super) fn check_empty(&self, now: Instant, qp: QueuePairId, since: Instant) -> Option<Again> {
         let link = self.links.read().get(&qp).cloned()?;
+        if link.connector {
+            let is_empty = !link.is_dying() && link.tx.lock().proto.streams() == 0;
+            if is_empty && !self.waits_for_answers(&link, now, since) {
+                self.keep_or_close(&link, now);
+            }
+            return None;
+        }
+        let limit = self.accepted_limit()?;
         let mut tx = link.tx.lock();
         let Some(since) = tx.empty_since.filter(|_| tx.proto.streams() == 0 && !link.is_dying()) else {
             tx.empty_since = None;

@@ -34,7 +34,7 @@ pub(crate) enum Timed {
     Lingering(Arc<StreamCell>),
     /// A stream that has written more than the beginning of its peer's ring; since it last wrote.
     Grown(Arc<StreamCell>),
-    /// An accepted link that was empty at the last check.
+    /// An accepted link that was empty at the last check, or one of ours that stays until its peer has consumed a message.
     Empty(QueuePairId),
 }
 

@@ -31,6 +31,9 @@ pub(crate) struct LinkTx {
     pub(crate) watch: Watch,
     /// On the accepting side: since when it has had no stream, as far as the endpoint has recorded it.
     pub(crate) empty_since: Option<Instant>,
+    /// The link stays until the peer has consumed so many messages: the last of them answers a flow's CLOSE, and says which
+    /// datagrams were taken.
+    answered: u64,
 }
 
 /// The first regions of both sides.
@@ -123,6 +126,7 @@ impl LinkTx {
             waiters: Waiters::default(),
             watch: Watch { resting: !caps.notices_silence, probed_before_rest: false },
             empty_since: None,
+            answered: 0,
         }
     }
 
@@ -131,6 +135,20 @@ impl LinkTx {
     pub(crate) fn refresh_credit(&mut self) -> bool {
         let Some(word) = self.memory.local.memory.word(0) else { return false };
         self.proto.handle_peer_consumed(word.load(Ordering::Acquire)).is_ok()
+    }
+
+    /// The peer needs what was sent last, an answer to a flow's CLOSE: see [`LinkTx::owes_answers`].
+    pub(crate) fn has_answered(&mut self) {
+        self.answered = self.proto.sent();
+    }
+
+    /// Whether the peer may not have consumed such an answer. Then it is asked for its progress.
+    pub(crate) fn owes_answers(&mut self, device: &dyn Device) -> bool {
+        if self.refresh_credit() && self.proto.peer_consumed() < self.answered {
+            self.want(device);
+            return true;
+        }
+        false
     }
 
     /// Whether the peer would take another DATA message.

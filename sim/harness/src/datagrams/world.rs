@@ -68,6 +68,8 @@ struct Sent {
 pub(super) struct World {
     rates: Rates,
     in_order: bool,
+    /// No link dies.
+    spares_links: bool,
     rng: SplitMix64,
     now: Instant,
     net: Net,
@@ -97,6 +99,7 @@ impl World {
         Ok(World {
             rates,
             in_order: rates.is_in_order(),
+            spares_links: rates.kill == 0,
             rng,
             now: Instant::from_nanos(1_000_000_000),
             net,
@@ -387,6 +390,9 @@ impl World {
             self.summary.lost += counts.lost;
             self.summary.flows += u64::from(counts.link > 0);
             *lost.entry((flow.addresses.local, flow.addresses.remote)).or_default() += counts.lost;
+        }
+        if self.spares_links && self.summary.lost > 0 {
+            return Err(Broken::new(What::Stuck, format!("{} datagrams are lost with no link", self.summary.lost)));
         }
         let mut missing = BTreeMap::<_, u64>::new();
         for (id, sent) in self.sent.iter().enumerate().filter(|(_, sent)| !sent.received && !sent.dropped) {
