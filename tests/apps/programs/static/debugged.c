@@ -5,8 +5,7 @@ static volatile int total;
 
 __attribute__((noinline)) static int add(int value)
 {
-    volatile int doubled = 2 * value;
-    total += doubled;
+    total += 2 * value;
     return total;
 }
 

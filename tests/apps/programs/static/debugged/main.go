@@ -7,8 +7,7 @@ var total int
 
 //go:noinline
 func add(value int) int {
-	doubled := 2 * value
-	total += doubled
+	total += 2 * value
 	return total
 }
 
