@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from tests.apps.lib.paths import REPO, binaries
 from tests.apps.programs.datagram_leaving import NUMBERS
-from tests.lab.lib import COMMAND_SECONDS, SERVER_SECONDS, UpLab, attempts, line_from, whole_wire
+from tests.lab.lib import COMMAND_SECONDS, UpLab, attempts, line_from, whole_wire
 from tests.properties.datagram_world import Host, Step, World, difference
 from tests.properties.test_datagrams import programs
 
@@ -159,11 +159,13 @@ def test_flows_come_back_after_their_links_have_died(siw: UpLab, host: int) -> N
 PATIENCE_MS = 60
 #: A difference that does not come back is one of timing.
 RUNS = 3
+#: Of the hosts' processes, for one program: far above any honest run.
+PROGRAM_SECONDS = 30
 
 
-def world(lab: UpLab, accelerated: bool) -> World:
+def world(lab: UpLab, accelerated: bool, seconds: int) -> World:
     """A process on each host, for generated programs."""
-    reach = [lab.argv(host, [], SERVER_SECONDS) for host in (1, 2)]
+    reach = [lab.argv(host, [], seconds) for host in (1, 2)]
     stats = [Path(f"/tmp/generated-{host}") for host in (1, 2)]
     addresses = [(f"10.99.0.{host}", f"fd99::{host}") for host in (1, 2)]
     hosts = zip(stats, reach, addresses, strict=True)
@@ -172,7 +174,7 @@ def world(lab: UpLab, accelerated: bool) -> World:
 
 def generated(lab: UpLab, examples: int) -> None:
     """Compares programs of UDP calls on two hosts with the kernel's sockets there."""
-    both = [world(lab, accelerated) for accelerated in (False, True)]
+    both = [world(lab, accelerated, examples * PROGRAM_SECONDS) for accelerated in (False, True)]
 
     @settings(max_examples=examples, derandomize=True, deadline=None, database=None)
     @given(program=programs(between_hosts=True))
