@@ -7,8 +7,9 @@ use crate::program::{
     BadAddress, How, Interest, LimitedCall, Misuse, Op, Option_, RecvCall, RecvFlags, Resource, SendCall, SendFlags,
 };
 
-/// Unread sends of a direction at most; a path may bound messages as well as bytes.
-pub(super) const CALLS: u32 = 12;
+/// Unread sends of a direction at most. A path may bound messages as well as bytes: TCP begins with a congestion window of ten
+/// segments (RFC 6928, section 2), and the rest waits for acknowledgements, which the peer may delay.
+pub(super) const CALLS: u32 = 10;
 
 impl Model {
     pub(super) fn amount(&mut self, draw: &mut Draw) -> u32 {
