@@ -81,10 +81,16 @@ impl Endpoint {
             self.promotions.lock().ended(link.peer, link.qp, reason);
         }
         for cell in &cells {
-            let closed = cell.lock(self).change(|stream| {
+            let mut guard = cell.lock(self);
+            // One whose slot here was still to be freed may be on another link by now.
+            if !guard.link().is_some_and(|now| Arc::ptr_eq(now, link)) {
+                continue;
+            }
+            let closed = guard.change(|stream| {
                 stream.link_died();
                 stream.inner.closing.is_closed()
             });
+            drop(guard);
             if closed {
                 self.enqueue_release(cell);
             }

@@ -10,8 +10,8 @@ use netacc_device::{Anchor, AnchorError, Instant};
 use netacc_driver::{AnchorProgress, LinkIo, Readiness, ReadySink, Shutdown, StreamCell, STALL_PATIENCE};
 use netacc_proto::{PeerFin, Phase, Reason, RxSource, RECORD_LEN};
 
-use crate::common::{connect_over, Deaf};
-use crate::endpoints::{endpoint, fill, read, with_sharing, write, Linked};
+use crate::common::{config, connect, connect_over, run, Deaf};
+use crate::endpoints::{configured, endpoint, fill, read, with_sharing, write, Linked};
 
 /// Breaks if a writer whose peer does not read waited for ever on a full ring, which is smaller than the kernel's
 /// buffers; and if a reader that is merely slow lost the link.
@@ -281,4 +281,61 @@ fn the_end_of_a_link_may_have_to_wait_for_its_device() {
         assert!(client.links().is_empty());
         assert_eq!(count.load(Relaxed), calls);
     }
+}
+
+/// Breaks if the death of a link concerns a stream that has left it for another one, but whose slot on the dead link is not
+/// free yet: the stream would give up its slot on the living link while its peer still uses it.
+#[test]
+fn a_dead_link_does_not_concern_a_stream_that_has_left_it() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let device = fabric.open(LoopbackConfig::soft_roce());
+    let client = configured(fabric.open(LoopbackConfig::soft_roce()), None, |_: &Event| {}, Deaf, config(1));
+    let server = configured(device.clone(), None, |_: &Event| {}, Deaf, config(1));
+    // Two links, which their streams leave again.
+    let others = [40_031, 40_032].map(|port| Linked::new(&client, &server, port));
+    let links = others.each_ref().map(|other| {
+        let [(_, near), (_, far)] = &other.ends;
+        let link = far.lock(&server).link().cloned().expect("it is linked");
+        near.lock(&client).change(|stream| stream.demote(Reason::Requested));
+        (0..4).for_each(|_| other.progress(Instant::from_nanos(0)));
+        assert!(other.are_plain());
+        link
+    });
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let (mut to, mut from) = (a.clone(), b.clone());
+    let (near, far) = connect_over(&client, &server, 40_033, (a, b));
+    client.promote(&near).expect("the acceptor is published");
+    server.progress(Instant::from_nanos(0));
+    server.poll(server.default_cq());
+    let first = far.lock(&server).link().cloned().expect("the attempt is granted");
+    // The opener's program goes on, so its pledge is void, and both sides leave the slot.
+    near.lock(&client).change(|stream| stream.void_pledge());
+    assert_eq!(to.try_write(b"go on").expect("there is room"), 5);
+    near.lock(&client).anchor_sent(5);
+    wire.deliver_all();
+    // From now on the control path of the server does nothing; a thread of the program polls.
+    for _ in 0..3 {
+        client.progress(Instant::from_nanos(0));
+        client.poll(client.default_cq());
+        server.poll_link(&first);
+        far.lock(&server).change(|stream| stream.progress_anchor(false));
+    }
+    assert_eq!(from.try_read(&mut [0; 64]).expect("bytes are there"), 5);
+    far.lock(&server).anchor_received(5);
+    // Another stream takes the first link, so the second attempt is on the other one.
+    let (other, _) = connect(&client, &server, 40_034);
+    client.promote(&other).expect("the acceptor is published");
+    client.promote(&near).expect("the acceptor is published");
+    let second = links.iter().find(|link| link.qp() != first.qp()).expect("there are two");
+    server.poll_link(second);
+    assert_eq!(far.lock(&server).link().map(|link| link.qp()), Some(second.qp()));
+    assert!(fabric.kill(QueuePairEnd { device: device.id(), qp: first.qp() }, Kill::default()));
+    for _ in 0..4 {
+        run([&client, &server]);
+        wire.deliver_all();
+        near.lock(&client).change(|stream| stream.progress_anchor(false));
+        far.lock(&server).change(|stream| stream.progress_anchor(false));
+    }
+    assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+    assert_eq!((client.counters().snapshot()["violations"], server.counters().snapshot()["violations"]), (0, 0));
 }
