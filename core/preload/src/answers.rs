@@ -4,7 +4,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +37,15 @@ pub struct Services {
 struct Service {
     answers: PathChoice,
     bulk: PathChoice,
+    /// Links to it are shared memory although its address is another host's: it is in another container of this one. Nothing is
+    /// measured any more.
+    in_memory: AtomicBool,
+}
+
+impl Service {
+    fn is_in_memory(&self) -> bool {
+        self.in_memory.load(Ordering::Relaxed)
+    }
 }
 
 impl Services {
@@ -92,7 +101,7 @@ impl Answers {
     /// Records that the program has sent so many bytes. Returns whether the stream is to leave its link.
     #[inline]
     pub fn record_sent(&self, now_at: Readiness, len: usize) -> bool {
-        let Some(path) = path_of(now_at) else {
+        let Some(path) = path_of(now_at).filter(|_| !self.service.is_in_memory()) else {
             self.sent_at.store(0, Ordering::Relaxed);
             return false;
         };
@@ -105,6 +114,9 @@ impl Answers {
     /// Records that the program has received so many bytes. Returns whether the stream is to leave its link.
     #[inline]
     pub fn record_received(&self, now_at: Readiness, len: usize) -> bool {
+        if self.service.is_in_memory() {
+            return false;
+        }
         let slower = path_of(now_at).is_some_and(|path| self.run.record(&self.service.bulk, (Way::In, path), len, now));
         self.record_answered(now_at) || slower
     }
@@ -143,8 +155,16 @@ impl Answers {
         (tcp.map(bulk::bytes_per_s), link.map(bulk::bytes_per_s))
     }
 
+    /// Its link is shared memory: as on one address of this host, the path is not chosen by measurement.
+    pub fn end(&self) {
+        self.service.in_memory.store(true, Ordering::Relaxed);
+    }
+
     /// Whether the connection is to be promoted, after so many operations.
     pub fn judge(&self, operations: u32) -> Verdict {
+        if self.service.is_in_memory() {
+            return Verdict::Promote;
+        }
         let now = now();
         let answers = self.service.answers.judge(if self.at_once { u32::MAX } else { operations }, now);
         match self.run.judge(&self.service.bulk, now) {
@@ -204,6 +224,23 @@ mod tests {
         let services = services();
         let measured = (1..2000).filter(|port| services.answers(&to(&format!("10.0.0.2:{port}"))).is_some());
         assert_eq!(measured.count(), MAX_SERVICES);
+    }
+
+    /// Breaks if a stream between containers left shared memory because its first answers, before anyone spins, were slow.
+    #[test]
+    fn a_service_that_is_reached_by_shared_memory_is_not_measured() {
+        let services = services();
+        let answers = services.answers(&to("10.0.0.2:6379")).expect("another host");
+        answers.end();
+        let (kernel, now) = (Readiness::KERNEL_RX | Readiness::KERNEL_TX, services.answers(&to("10.0.0.2:6379")));
+        let again = now.expect("another host");
+        for path in [kernel, ON_LINK] {
+            for _ in 0..1000 {
+                assert!(!again.record_sent(path, 1) && !again.record_received(path, 1));
+            }
+        }
+        assert_eq!(again.medians_ns(), (None, None));
+        assert_eq!(again.judge(0), Verdict::Promote);
     }
 
     #[test]

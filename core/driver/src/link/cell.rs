@@ -211,6 +211,11 @@ impl<S> LinkOf<S> {
         self.caps.qp_wait
     }
 
+    /// Whether both ends are in the memory of this host.
+    pub fn is_shared_memory(&self) -> bool {
+        self.caps.peer_memory
+    }
+
     /// How long writes of its streams wait for the answer to an OPEN.
     pub fn answer_patience(&self) -> &AnswerPatience {
         &self.answer_patience

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use netacc_driver::{Readiness, StreamCell, Tries, Verdict};
 use netacc_proto::Reason;
 
+use crate::answers::Answers;
 use crate::ops::connection;
 use crate::os::clock;
 use crate::runtime::Runtime;
@@ -13,25 +14,29 @@ use crate::socket::Socket;
 
 #[inline]
 pub(super) fn record_sent(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, len: usize) {
-    if sock.answers.as_ref().is_some_and(|answers| answers.record_sent(cell.readiness(), len)) {
-        leave_slow_link(rt, cell);
+    if let Some(answers) = sock.answers.as_ref().filter(|answers| answers.record_sent(cell.readiness(), len)) {
+        leave_slow_link(rt, answers, cell);
     }
     count_operation(rt, sock, cell);
 }
 
 #[inline]
 pub(super) fn record_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, len: usize) {
-    if sock.answers.as_ref().is_some_and(|answers| answers.record_received(cell.readiness(), len)) {
-        leave_slow_link(rt, cell);
+    if let Some(answers) = sock.answers.as_ref().filter(|answers| answers.record_received(cell.readiness(), len)) {
+        leave_slow_link(rt, answers, cell);
     }
     count_operation(rt, sock, cell);
 }
 
-/// Begins to leave a link that is slower than the anchor. Bytes in flight arrive as in any demotion; no thread waits.
+/// Begins to leave a link that is slower than the anchor, unless it is shared memory. Bytes in flight arrive as in any
+/// demotion; no thread waits.
 #[cold]
-fn leave_slow_link(rt: &Runtime, cell: &Arc<StreamCell>) {
+fn leave_slow_link(rt: &Runtime, answers: &Answers, cell: &Arc<StreamCell>) {
     if let Some(endpoint) = rt.endpoint() {
         cell.lock(endpoint).change(|stream| {
+            if stream.link().is_some_and(|link| link.is_shared_memory()) {
+                return answers.end();
+            }
             stream.demote(Reason::LinkSlower);
             stream.progress_anchor(false);
         });
