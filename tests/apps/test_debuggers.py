@@ -28,7 +28,7 @@ set confirm off
 set pagination off
 handle SIGSEGV SIGSYS nostop noprint pass
 add-symbol-file {program}
-break {function}
+tbreak {function}
 echo prepared\\n
 continue
 backtrace
@@ -52,7 +52,9 @@ def _debug(
     program: Path, words: list[str | Path], prepared: str, lab: Lab, farewell: Sequence[str] = ()
 ) -> str:
     """What a debugger prints. The program reaches its breakpoint once that is set, and runs on afterwards."""
-    watched = lab.start("watched", [program], accelerated=True, interactive=True)
+    # A goroutine that is preempted goes on in another thread, where no step of the debugger ends.
+    calm = {"GODEBUG": "asyncpreemptoff=1"}
+    watched = lab.start("watched", [program], accelerated=True, env=calm, interactive=True)
     watched.wait_line("ready")
     words = [str(word).format(pid=watched.pid) for word in words]
     debugger = lab.start("debugger", words, interactive=True)
