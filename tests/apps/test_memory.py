@@ -22,7 +22,7 @@ KIB = 1024
 #: Of each side, for a connection.
 MOST = 8 * KIB
 #: Of fewer, each has more of the memory that the library takes once.
-CONNECTIONS = 1200
+CONNECTIONS = 1400
 #: Streams whose rings are as long as configured, 256 KiB: a request that fills a good part of one.
 LARGE = 160 * KIB
 #: An idle stream gives memory back after a second.
