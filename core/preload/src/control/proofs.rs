@@ -3,8 +3,8 @@
 //! They go from the sockets of flows to a UDP socket of the peer's library. So no socket of a program gets one: neither that of a
 //! program without the library, nor one that gets another holder while a flow is made.
 //!
-//! The helper thread receives and answers them. What comes to its socket is believed only if the kernel names a flow's peer as the
-//! source, and if it has that flow's nonce, which only the other end of the flow's link knows.
+//! The helper thread receives and answers them. It believes a datagram only if the kernel names a flow's peer as the source,
+//! and if it has that flow's nonce, which only the other end of the flow's link knows.
 
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -53,7 +53,7 @@ pub struct ToProve {
     pub source: Address,
 }
 
-/// Whose address a proof has proven.
+/// The end of a flow that has proven its address.
 pub enum Proven {
     /// The source's: this process receives, and answers from `socket`.
     Source {

@@ -95,7 +95,7 @@ pub(super) struct Host {
     pub(super) endpoint: Endpoint,
     known: Arc<Mutex<Known>>,
     pub(super) sockets: Vec<Socket>,
-    /// What the kernel has brought the library.
+    /// The datagrams that the kernel has brought the library.
     proofs: VecDeque<Wired>,
     /// The datagrams that its kernel is to send.
     pub(super) outgoing: Vec<Wired>,
