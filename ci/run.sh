@@ -462,7 +462,8 @@ job_docs() { # the documentation as a site in target/docs: reference from the co
     # Tutorials and notebooks make simulations of their own.
     [ -n "${NETACC_SIMULATOR:-}" ] || need_ns3
     .venv/bin/python -m pytest docs
-    NETACC_RUNS="$PWD/target/docs-runs" .venv/bin/python -m sphinx -q -W -n --keep-going -d target/docs-doctrees docs target/docs
+    # All pages are read again (-E): what notebooks and tutorials load from results/ is not among the files that Sphinx watches.
+    NETACC_RUNS="$PWD/target/docs-runs" .venv/bin/python -m sphinx -q -W -n -E --keep-going -d target/docs-doctrees docs target/docs
     say "target/docs/index.html"
 }
 
@@ -881,6 +882,11 @@ job_all() { # everything that `make test` runs: every step but demo and bench, t
         "$([ ${#failed[@]} = 0 ] && echo ok || echo FAILED)" "$SECONDS"
     for step in "$@"; do
         if [ -e "$logs/$step.log" ]; then closing_lines "$logs/$step.log"; fi
+    done
+    # Once more at the end, because a reader of a long output may have only that.
+    for step in "${failed[@]}"; do
+        printf '\nthe end of %s:\n' "$logs/$step.log"
+        tail -n 40 "$logs/$step.log"
     done
     [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]} (logs in $logs)"
 }
