@@ -1,7 +1,7 @@
 //! Sockets of the program: the library's state beside the kernel's.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ pub struct Socket {
     pub answers: Option<Box<Answers>>,
     /// The error that ended a call which returned a number of bytes: for the next call. 0 for none.
     pub deferred_error: AtomicI32,
+    /// Receives of the kernel that are to sleep before they look for bytes.
+    sleeps_ahead: AtomicU8,
     /// Epoll instances that watch it.
     pub watchers: Watchers,
     /// Descriptors that the program has closed although epoll instances watch them, and the duplicates that are watched now.
@@ -131,6 +133,7 @@ impl Socket {
             promotion: PromotionSchedule::new(promote_at),
             answers: None,
             deferred_error: AtomicI32::new(0),
+            sleeps_ahead: AtomicU8::new(0),
             watchers: Watchers::default(),
             outliving: Mutex::new(Vec::new()),
             family: AtomicU32::new(0),
@@ -465,12 +468,31 @@ impl Socket {
         cell.set_notice(self.notices.pending());
     }
 
+    /// A receive looked for bytes, and has to sleep for them: so will the next ones, it is assumed.
+    pub fn expect_sleeps(&self) {
+        self.sleeps_ahead.store(SLEEPS_AHEAD, Ordering::Relaxed);
+    }
+
+    /// Whether this receive is to sleep before it looks for bytes. It makes one system call less then if it finds none,
+    /// and one more if it does.
+    pub fn sleeps_first(&self) -> bool {
+        let ahead = self.sleeps_ahead.load(Ordering::Relaxed);
+        if ahead > 0 {
+            self.sleeps_ahead.store(ahead - 1, Ordering::Relaxed);
+        }
+        ahead > 0
+    }
+
     /// Takes the error that a call has left for the next one.
     pub fn take_deferred_error(&self) -> Option<c_int> {
         let error = self.deferred_error.swap(0, Ordering::Relaxed);
         (error != 0).then_some(error)
     }
 }
+
+/// After a receive that had to sleep, so many sleep before they look. Then one looks again, because by then
+/// the bytes may be there in time. Arbitrary.
+const SLEEPS_AHEAD: u8 = 15;
 
 impl Listener {
     /// A fresh socket.

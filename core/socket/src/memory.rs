@@ -240,6 +240,10 @@ impl<S: MemorySocket, P: FnMut() -> bool> RecvSocket for MemoryCall<S, Incoming<
         None
     }
 
+    fn expects_nothing(&self) -> bool {
+        false
+    }
+
     fn record_received(&mut self, len: usize) {
         self.moved += len;
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_driver::LockedStream;
+use netacc_driver::{LockedStream, Readiness};
 use netacc_proto::RxSource;
 
 use crate::{
@@ -47,6 +47,9 @@ pub trait RecvSocket: Socket {
     /// Takes that error.
     fn take_deferred_error(&mut self) -> Option<Errno>;
 
+    /// Whether earlier calls found nothing at first, so that this one had better sleep before it looks.
+    fn expects_nothing(&self) -> bool;
+
     /// The call has received so many bytes, and is about to return.
     fn record_received(&mut self, len: usize);
 }
@@ -76,6 +79,17 @@ enum Step {
     Over,
 }
 
+/// How far a call is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It sleeps before it looks for bytes.
+    Sleeps,
+    /// It looks for bytes next.
+    Looks,
+    /// It has looked.
+    Looked,
+}
+
 /// One call that receives.
 pub struct Receiving {
     /// Bytes that are received.
@@ -86,6 +100,7 @@ pub struct Receiving {
     nonblocking: bool,
     /// The link has been polled.
     polled: bool,
+    stage: Stage,
     deadline: Deadline,
     /// The time until which a call that does not wait awaits the replay, once it has had to.
     replay_until: Option<Instant>,
@@ -106,11 +121,17 @@ impl Receiving {
             // A program that waits for more must see it come.
             socket.poll_link();
         }
+        let sleeps_first = !nonblocking
+            && least > 0
+            && connection.cell.readiness().contains(Readiness::KERNEL_RX)
+            && !socket.has_deferred_error()
+            && socket.expects_nothing();
         Receiving {
             done: 0,
             least,
             nonblocking,
             polled: false,
+            stage: if sleeps_first { Stage::Sleeps } else { Stage::Looks },
             deadline: Deadline::default(),
             replay_until: None,
             given_up: None,
@@ -120,6 +141,11 @@ impl Receiving {
     /// Receives as many bytes as possible now. Call it first, and after [`Next::Again`].
     #[inline]
     pub fn attempt<S: RecvSocket>(&mut self, connection: Connection<'_>, socket: &mut S) -> Next<RecvWait> {
+        if self.stage == Stage::Sleeps {
+            self.stage = Stage::Looks;
+            return self.pass(connection, socket);
+        }
+        self.stage = Stage::Looked;
         match step(connection, socket, self.done) {
             Step::Ended => self.end(socket),
             Step::Moved(n) => {
@@ -135,6 +161,11 @@ impl Receiving {
             Step::Failed(error) => moved_or(self.done, error),
             Step::Blocked => self.pass(connection, socket),
         }
+    }
+
+    /// Whether the call has looked for bytes before it waits.
+    pub fn has_looked(&self) -> bool {
+        self.stage == Stage::Looked
     }
 
     /// A wait is over. Call it after [`Next::Wait`].

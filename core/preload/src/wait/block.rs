@@ -33,8 +33,8 @@ pub fn block(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, wan
     wait::for_stream(rt, sock, cell, fd, want, limit)
 }
 
-/// Blocks in the kernel's own receive, with its rules for signals and timeouts, without taking anything: a marker that
-/// arrives wakes it too.
+/// Blocks in the kernel's own receive, with its rules for signals and timeouts, without taking bytes: a marker that
+/// arrives wakes it too. If it takes the connection's error, the call's next attempt finds that in `deferred_error`.
 fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
     if !limit.restarts() || sock.nonblocking.load(Ordering::Relaxed) {
         return block_in_poll(fd, libc::POLLIN, limit);
@@ -47,10 +47,20 @@ fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
     let mut byte = 0u8;
     // SAFETY: one writable byte.
     let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-    if n < 0 && errno() == libc::EINTR {
-        return Waited::Interrupted;
+    match errno() {
+        libc::EINTR if n < 0 => Waited::Interrupted,
+        error if n < 0 && is_of_connection(error) => {
+            sock.deferred_error.store(error, Ordering::Relaxed);
+            Waited::Again
+        }
+        _ => Waited::Again,
     }
-    Waited::Again
+}
+
+/// Whether a receive that failed with `error` has taken the connection's own error (SO_ERROR). The kernel reports that
+/// once. Other errors are of the call, and come again with the next one.
+fn is_of_connection(error: c_int) -> bool {
+    !matches!(error, libc::EAGAIN | libc::ENOTCONN | libc::EBADF | libc::ENOTSOCK | libc::EINVAL | libc::ENOMEM)
 }
 
 /// Blocks until `fd` has one of `events`, as a call on a connection does.

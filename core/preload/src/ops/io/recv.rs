@@ -69,6 +69,9 @@ pub unsafe fn recv_in_steps(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &
         next = match next {
             Next::Again => receiving.attempt(connection, &mut call),
             Next::Wait(wait) => {
+                if receiving.has_looked() {
+                    sock.expect_sleeps();
+                }
                 let waited = call.wait(wait);
                 receiving.resume(&mut call, wait, waited)
             }
@@ -126,6 +129,11 @@ impl RecvSocket for Call<'_, Incoming> {
 
     fn take_deferred_error(&mut self) -> Option<Errno> {
         self.target.sock.take_deferred_error().map(Errno)
+    }
+
+    #[inline]
+    fn expects_nothing(&self) -> bool {
+        self.target.sock.sleeps_first()
     }
 
     #[inline]
