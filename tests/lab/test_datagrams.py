@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from tests.apps.lib.paths import REPO, binaries
 from tests.apps.programs.datagram_leaving import NUMBERS
 from tests.lab.lib import COMMAND_SECONDS, UpLab, attempts, line_from, whole_wire
-from tests.properties.datagram_world import Host, Step, World, difference
+from tests.properties.datagram_world import Process, Step, World, difference
 from tests.properties.test_datagrams import programs
 
 SERVER, PORT = "10.99.0.1", 7100
@@ -169,7 +169,7 @@ def world(lab: UpLab, accelerated: bool, seconds: int) -> World:
     stats = [Path(f"/tmp/generated-{host}") for host in (1, 2)]
     addresses = [(f"10.99.0.{host}", f"fd99::{host}") for host in (1, 2)]
     hosts = zip(stats, reach, addresses, strict=True)
-    return World([Host(accelerated, file, way, at, PATIENCE_MS) for file, way, at in hosts])
+    return World([Process(accelerated, file, way, at, PATIENCE_MS) for file, way, at in hosts])
 
 
 def generated(lab: UpLab, examples: int) -> None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
@@ -24,7 +24,17 @@ PATIENCE_S = 20
 LOCAL = ("127.0.0.1", "::1")
 
 
-class Host:
+class Host(Protocol):
+    """Carries out orders: see `datagram_host.py`."""
+
+    #: Of sockets that are bound to one, by IPv4 and IPv6.
+    addresses: tuple[str, str]
+
+    def do(self, *order: object) -> Any:  # noqa: ANN401 (any JSON)
+        """The answer."""
+
+
+class Process:
     """A process. Its sockets are at `addresses`, by IPv4 and IPv6, if they are at one."""
 
     def __init__(
@@ -90,12 +100,12 @@ def all_counts(file: Path) -> list[dict[str, int]]:
 class World:
     """Two processes, on the kernel's sockets or with the library."""
 
-    def __init__(self, hosts: list[Host]) -> None:
+    def __init__(self, hosts: list[Process]) -> None:
         self.hosts = hosts
 
     @classmethod
     def here(cls, accelerated: bool, counted: list[Path]) -> World:
-        return cls([Host(accelerated, file) for file in counted])
+        return cls([Process(accelerated, file) for file in counted])
 
     def end(self) -> None:
         for host in self.hosts:
@@ -103,17 +113,13 @@ class World:
 
     def run(self, kinds: list[str], steps: list[Step]) -> Seen:
         """Socket N is one of the process N mod 2."""
-        run = Run(self.hosts, kinds)
-        for step in steps:
-            run.step(*step)
-        run.finish()
-        return Seen(run.answers, {name: dict(found) for name, found in run.received.items()})
+        return Run(self.hosts, kinds).all(steps)
 
 
 class Run:
     """One program."""
 
-    def __init__(self, hosts: list[Host], kinds: list[str]) -> None:
+    def __init__(self, hosts: Sequence[Host], kinds: list[str]) -> None:
         self.hosts = hosts
         self.answers: list[object] = []
         self.received: dict[str, dict[str, list[object]]] = defaultdict(lambda: defaultdict(list))
@@ -125,6 +131,12 @@ class Run:
         self.kinds: dict[int, str] = {}
         for index, kind in enumerate(kinds):
             self.open(index, kind)
+
+    def all(self, steps: list[Step]) -> Seen:
+        for step in steps:
+            self.step(*step)
+        self.finish()
+        return Seen(self.answers, {name: dict(found) for name, found in self.received.items()})
 
     def host(self, index: int) -> Host:
         return self.hosts[index % 2]

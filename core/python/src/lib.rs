@@ -4,7 +4,7 @@ use netacc_program::{compare as compare_traces, generate as generate_program, Dr
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use netacc_harness::{run_program, Mutant, Options, Preset};
+use netacc_harness::{run_program, DatagramProgram, Mutant, Options, Preset};
 
 fn wrong(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
@@ -38,6 +38,34 @@ fn compare(program: &str, oracle: &str, other: &str) -> PyResult<String> {
     serde_json::to_string(&compare_traces(&program, &oracle, &other)).map_err(wrong)
 }
 
+fn preset_named(name: &str) -> PyResult<Option<Preset>> {
+    match name {
+        "" => Ok(None),
+        name => Preset::parse(name).map(Some).ok_or_else(|| wrong("no such preset")),
+    }
+}
+
+/// Two processes on the core alone that carry out a program of datagram calls.
+#[pyclass(unsendable)]
+struct Datagrams(DatagramProgram);
+
+fn broken(broken: netacc_harness::Broken) -> PyErr {
+    pyo3::exceptions::PyAssertionError::new_err(format!("{:?}: {}", broken.what, broken.detail))
+}
+
+#[pymethods]
+impl Datagrams {
+    #[new]
+    fn new(seed: u64, preset: &str, fault_per_mille: u32) -> PyResult<Datagrams> {
+        DatagramProgram::new(seed, preset_named(preset)?, fault_per_mille).map(Datagrams).map_err(broken)
+    }
+
+    /// The answer to an order, both as JSON. Raises AssertionError with the promise that was broken.
+    fn order(&mut self, line: &str) -> PyResult<String> {
+        self.0.order(line).map_err(broken)
+    }
+}
+
 /// Runs a program on the core alone. `expect` is the oracle's trace, or empty; `mutant` a deliberate fault, or empty;
 /// `preset` the kind of devices, or empty for devices that are drawn from the seed.
 /// Returns the trace, the promise that was broken or an empty string, the streams as they stood where a step was given up,
@@ -60,10 +88,7 @@ fn simulate(
             Some(Mutant::ALL.into_iter().find(|m| format!("{m:?}") == name).ok_or_else(|| wrong("no such mutant"))?)
         }
     };
-    let preset = match preset {
-        "" => None,
-        name => Some(Preset::parse(name).ok_or_else(|| wrong("no such preset"))?),
-    };
+    let preset = preset_named(preset)?;
     let options = Options { mutant, preset, ..Options::default() };
     let run = py.detach(|| run_program(&program, seed, &options, expect.as_ref()));
     let network = run.network_trace.map_or(String::new(), |hash| format!("{hash:016x}"));
@@ -111,6 +136,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(normalise, module)?)?;
     module.add_function(wrap_pyfunction!(compare, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_class::<Datagrams>()?;
     module.add_function(wrap_pyfunction!(mutants, module)?)?;
     module.add_function(wrap_pyfunction!(key_range, module)?)?;
     module.add_function(wrap_pyfunction!(key_accepts, module)?)?;

@@ -6,11 +6,15 @@
 
 #include "rnic-net-device.h"
 
+#include "ns3/abort.h"
 #include "ns3/channel.h"
+#include "ns3/internet-stack-helper.h"
+#include "ns3/ipv4.h"
 #include "ns3/ipv4-header.h"
 #include "ns3/ipv4-l3-protocol.h"
 #include "ns3/log.h"
 #include "ns3/tcp-header.h"
+#include "ns3/tcp-l4-protocol.h"
 #include "ns3/trace-source-accessor.h"
 #include "ns3/uinteger.h"
 
@@ -79,6 +83,26 @@ RnicNetDevice::GetNodeAddress(uint32_t number)
 }
 
 void
+RnicNetDevice::Install(NodeContainer nodes, const std::vector<Ptr<RnicDevice>>& devices)
+{
+    NS_ABORT_MSG_UNLESS(nodes.GetN() == devices.size(), "each node has a NIC");
+    InternetStackHelper stack;
+    stack.SetIpv6StackInstall(false);
+    stack.SetTcp("ns3::RnicTcpL4Protocol");
+    stack.Install(nodes);
+    for (uint32_t i = 0; i < nodes.GetN(); i++)
+    {
+        Ptr<RnicNetDevice> device = CreateObject<RnicNetDevice>();
+        device->Attach(i, devices[i]);
+        nodes.Get(i)->AddDevice(device);
+        Ptr<Ipv4> ip = nodes.Get(i)->GetObject<Ipv4>();
+        uint32_t interface = ip->AddInterface(device);
+        ip->AddAddress(interface, Ipv4InterfaceAddress(GetNodeAddress(i), Ipv4Mask("255.0.0.0")));
+        ip->SetUp(interface);
+    }
+}
+
+void
 RnicNetDevice::Attach(uint32_t number, Ptr<RnicDevice> device)
 {
     m_number = number;
@@ -123,10 +147,11 @@ RnicNetDevice::SendFrom(Ptr<Packet> packet, const Address&, const Address& dest,
 static Ptr<Packet>
 GetAcknowledgement(Ptr<const Packet> packet)
 {
-    // Flags are behind ports, two numbers and the length of the header.
+    // The protocol is in the header of IP. Flags are behind ports, two numbers and the length of the header.
     uint8_t start[34] = {};
     const uint8_t ending = TcpHeader::FIN | TcpHeader::ACK;
-    if (packet->CopyData(start, sizeof(start)) < sizeof(start) || (start[33] & ending) != ending)
+    if (packet->CopyData(start, sizeof(start)) < sizeof(start) || start[9] != TcpL4Protocol::PROT_NUMBER ||
+        (start[33] & ending) != ending)
     {
         return nullptr;
     }

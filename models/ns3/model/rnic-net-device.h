@@ -11,7 +11,10 @@
 
 #include "ns3/mac48-address.h"
 #include "ns3/net-device.h"
+#include "ns3/node-container.h"
 #include "ns3/node.h"
+
+#include <vector>
 
 namespace ns3
 {
@@ -39,6 +42,13 @@ class RnicNetDevice : public NetDevice
      * \return its address
      */
     static Ipv4Address GetNodeAddress(uint32_t number);
+
+    /**
+     * Gives each node a network device and IP. After the helper has installed their NICs, before it starts them.
+     * \param nodes the nodes of the fleet, in its order
+     * \param devices their NICs
+     */
+    static void Install(NodeContainer nodes, const std::vector<Ptr<RnicDevice>>& devices);
 
     /**
      * \param number of the node among the fleet's

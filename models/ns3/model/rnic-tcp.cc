@@ -113,7 +113,6 @@ RnicTcp::DoDispose()
 void
 RnicTcp::Install(NodeContainer nodes, const std::vector<Ptr<RnicDevice>>& devices, Ptr<RnicFleet> fleet)
 {
-    NS_ABORT_MSG_UNLESS(nodes.GetN() == devices.size(), "each node has a NIC");
     m_nodes = nodes;
     m_devices = devices;
     m_fleet = fleet;
@@ -122,20 +121,10 @@ RnicTcp::Install(NodeContainer nodes, const std::vector<Ptr<RnicDevice>>& device
     NS_ABORT_MSG_IF(m_bufferBytes > MAX_BUFFER_BYTES, "TCP's buffers have " << MAX_BUFFER_BYTES << " bytes at most");
     m_nextPort.assign(nodes.GetN(), FIRST_CLIENT_PORT);
     m_buffer.resize(CHUNK_BYTES);
-    InternetStackHelper stack;
-    stack.SetIpv6StackInstall(false);
-    stack.SetTcp("ns3::RnicTcpL4Protocol");
-    stack.Install(nodes);
-    for (uint32_t i = 0; i < nodes.GetN(); i++)
+    RnicNetDevice::Install(nodes, devices);
+    for (const Ptr<RnicDevice>& device : devices)
     {
-        Ptr<RnicNetDevice> device = CreateObject<RnicNetDevice>();
-        device->Attach(i, devices[i]);
-        nodes.Get(i)->AddDevice(device);
-        Ptr<Ipv4> ip = nodes.Get(i)->GetObject<Ipv4>();
-        uint32_t interface = ip->AddInterface(device);
-        ip->AddAddress(interface, Ipv4InterfaceAddress(RnicNetDevice::GetNodeAddress(i), Ipv4Mask("255.0.0.0")));
-        ip->SetUp(interface);
-        devices[i]->SetOthers(MakeCallback(&RnicTcp::Serve, this));
+        device->SetOthers(MakeCallback(&RnicTcp::Serve, this));
     }
     Simulator::ScheduleNow(&RnicTcp::Serve, this);
 }

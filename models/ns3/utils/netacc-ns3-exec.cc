@@ -5,12 +5,14 @@
  */
 
 // The executor "ns3": runs programs of socket operations (tests/program) with the production core on modelled NICs in this
-// network. A line of standard input is a request, a line of standard output its answer: sim/ns3/src/program.rs.
+// network. A line of standard input is a request, a line of standard output its answer: sim/ns3/src/program.rs. Programs of datagram
+// calls come in several lines: sim/ns3/src/datagrams.rs.
 
 #include "ns3/global-value.h"
 #include "ns3/node-container.h"
 #include "ns3/rnic-stepper.h"
 #include "ns3/rnic-tcp.h"
+#include "ns3/rnic-udp.h"
 #include "ns3/simulator.h"
 #include "ns3/string.h"
 #include "ns3/uinteger.h"
@@ -64,6 +66,32 @@ Answer(const std::string& request)
     return std::string(answer);
 }
 
+/**
+ * Carries out a program of datagram calls, whose orders are lines of standard input. Throws what is wrong with one.
+ * \param request a line of JSON
+ */
+static void
+RunDatagrams(const std::string& request)
+{
+    rust::Box<netacc::DatagramRun> run = netacc::new_datagram_run(request);
+    netacc::ProgramNetwork network = run->network();
+    RnicHelper helper = MakeHelper(network);
+    Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
+    fleet->Adopt(run->fleet());
+    NodeContainer nodes(network.hosts);
+    helper.InstallStar(nodes, fleet);
+    Ptr<RnicUdp> udp = CreateObject<RnicUdp>();
+    udp->Install(nodes, helper.GetDevices(), fleet);
+    helper.Start();
+    run->start(std::make_unique<RnicStepper>(helper));
+    std::string order;
+    while (run->is_going() && std::getline(std::cin, order))
+    {
+        std::cout << std::string(run->order(order)) << std::endl;
+    }
+    Simulator::Destroy();
+}
+
 int
 main()
 {
@@ -73,6 +101,11 @@ main()
     {
         try
         {
+            if (netacc::is_datagram_run(request))
+            {
+                RunDatagrams(request);
+                continue;
+            }
             std::cout << Answer(request) << std::endl;
         }
         catch (const std::exception& e)

@@ -13,7 +13,12 @@
 //! Core and driver are the ones that production runs. The sockets ([`host`]) and the kernels' network are models.
 
 mod host;
+mod program;
+mod udp;
 mod world;
+
+pub use program::{DatagramProgram, DrivenDatagrams};
+pub use udp::{ProgramUdp, UdpPacket};
 
 use netacc_device::middleware::SplitMix64;
 

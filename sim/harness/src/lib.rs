@@ -38,7 +38,7 @@ mod world;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-pub use datagrams::{run_datagrams, DatagramSummary};
+pub use datagrams::{run_datagrams, DatagramProgram, DatagramSummary, DrivenDatagrams, ProgramUdp, UdpPacket};
 pub use options::{Broken, Check, Failure, Mutant, Options, Preset, Summary, What};
 
 pub use network::NetworkPlan;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_harness::ProgramTcp;
+use netacc_harness::{ProgramTcp, ProgramUdp};
 use netacc_modelled::{Cluster, HostConfig, HostId};
 use netacc_rnic::flows::{Flow, FlowStation, Outcome};
 use netacc_rnic::network::{LinkConfig, Marking, Network, Station, SwitchConfig, Topology, TraceHash};
@@ -12,7 +12,7 @@ use netacc_rpc::{run_plain, Broken, Conversation, Run, RunConfig, StackConfig, T
 
 use crate::ffi::{
     ConversationResult, ConversationSpec, FlowResult, FlowSpec, FlowState, Frame, NicCounters, NicParameters,
-    ReferenceNetwork, RunSummary, StackSpec,
+    ReferenceNetwork, RunSummary, StackSpec, UdpDatagram,
 };
 use crate::parameters::{nic_config, ParameterError};
 
@@ -29,7 +29,16 @@ enum Workload {
     /// Conversations of the production core.
     Rpc(Box<Run>),
     /// Programs of socket operations: the harness runs the hosts' processes.
-    Hosts(Cluster, Option<ProgramTcp>),
+    Hosts(Cluster, Carried),
+}
+
+/// What the simulator carries between the kernels of hosts whose processes the harness runs.
+pub(crate) enum Carried {
+    Nothing,
+    /// Their TCP connections.
+    Tcp(ProgramTcp),
+    /// Their datagrams.
+    Datagrams(ProgramUdp),
 }
 
 /// An error in a simulation, or in its description.
@@ -147,16 +156,40 @@ impl Fleet {
         }
     }
 
-    /// Hosts whose processes the caller runs, and the TCP of their connections if the simulator carries it.
-    pub(crate) fn of_hosts(cluster: Option<Cluster>, tcp: Option<ProgramTcp>) -> Fleet {
-        Fleet(Workload::Hosts(cluster.unwrap_or_else(|| Cluster::driven(Vec::new())), tcp))
+    /// Hosts whose processes the caller runs.
+    pub(crate) fn of_hosts(cluster: Option<Cluster>, carried: Carried) -> Fleet {
+        Fleet(Workload::Hosts(cluster.unwrap_or_else(|| Cluster::driven(Vec::new())), carried))
     }
 
     /// The TCP of hosts whose processes the caller runs.
     pub(crate) fn program_tcp(&self) -> Option<&ProgramTcp> {
         match &self.0 {
-            Workload::Hosts(_, tcp) => tcp.as_ref(),
-            Workload::Flows { .. } | Workload::Rpc(_) => None,
+            Workload::Hosts(_, Carried::Tcp(tcp)) => Some(tcp),
+            Workload::Hosts(..) | Workload::Flows { .. } | Workload::Rpc(_) => None,
+        }
+    }
+
+    fn program_udp(&self) -> Option<&ProgramUdp> {
+        match &self.0 {
+            Workload::Hosts(_, Carried::Datagrams(udp)) => Some(udp),
+            Workload::Hosts(..) | Workload::Flows { .. } | Workload::Rpc(_) => None,
+        }
+    }
+
+    pub(crate) fn next_datagram(&mut self) -> UdpDatagram {
+        let next = self.program_udp().and_then(ProgramUdp::next_packet);
+        let none = UdpDatagram { number: u64::MAX, from: 0, to: 0, bytes: 0 };
+        next.map_or(none, |packet| UdpDatagram {
+            number: packet.number,
+            from: packet.from as u32,
+            to: packet.to as u32,
+            bytes: packet.len as u32,
+        })
+    }
+
+    pub(crate) fn handle_datagram(&mut self, number: u64) {
+        if let Some(udp) = self.program_udp() {
+            udp.handle_arrival(number);
         }
     }
 

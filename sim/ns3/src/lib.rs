@@ -17,12 +17,14 @@
 #![expect(unsafe_code, reason = "the shims that cxx generates")]
 #![expect(unreachable_pub, reason = "cxx declares public what the two languages share")]
 
+mod datagrams;
 mod fleet;
 mod parameters;
 mod program;
 mod scenario;
 mod tcp;
 
+use datagrams::{is_datagram_run, new_datagram_run, DatagramRun};
 pub use fleet::Fleet;
 use fleet::{hop, new_fleet, new_rpc_fleet, reference_rpc_run, reference_run};
 use parameters::{nic_attributes, switch_attributes};
@@ -135,6 +137,18 @@ mod ffi {
         client: u32,
         /// Node that accepts.
         server: u32,
+    }
+
+    /// A datagram between two kernels.
+    struct UdpDatagram {
+        /// The greatest number for none.
+        number: u64,
+        /// Node that sends it.
+        from: u32,
+        /// Node that it is for.
+        to: u32,
+        /// Of payload.
+        bytes: u32,
     }
 
     /// The measurements of a conversation.
@@ -301,6 +315,25 @@ mod ffi {
     }
 
     extern "Rust" {
+        type DatagramRun;
+
+        /// Whether a request is for a program of datagram calls. See `datagrams`.
+        fn is_datagram_run(request: &str) -> bool;
+        /// A program of datagram calls. Throws if the request is not valid.
+        fn new_datagram_run(request: &str) -> Result<Box<DatagramRun>>;
+        /// The network that it wants.
+        fn network(self: &DatagramRun) -> ProgramNetwork;
+        /// Its hosts, for the simulator to drive.
+        fn fleet(self: &DatagramRun) -> Box<Fleet>;
+        /// Begins it on a network. Once.
+        fn start(self: &mut DatagramRun, network: UniquePtr<Network>) -> Result<()>;
+        /// Whether it takes orders.
+        fn is_going(self: &DatagramRun) -> bool;
+        /// Carries out an order between the events of the network. The answer, as a line of JSON.
+        fn order(self: &mut DatagramRun, line: &str) -> Result<String>;
+    }
+
+    extern "Rust" {
         type Fleet;
         type Scenario;
         type Recording;
@@ -366,6 +399,10 @@ mod ffi {
         fn handle_wire_end(self: &mut Fleet, wire: u32, side: u32, now_ns: u64);
         /// A connection could not be made, or has failed.
         fn handle_wire_failure(self: &mut Fleet, wire: u32, now_ns: u64);
+        /// A datagram that a kernel sends, each once.
+        fn next_datagram(self: &mut Fleet) -> UdpDatagram;
+        /// A datagram has reached its node. The network may double it.
+        fn handle_datagram(self: &mut Fleet, number: u64);
         /// The measurements of a conversation; throws if a byte was not the one written.
         fn conversation(self: &Fleet, number: u32) -> Result<ConversationResult>;
         /// A frame reaches a node.

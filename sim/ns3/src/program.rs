@@ -3,17 +3,18 @@
 //! A request is an object with `program`, and maybe `expect` (the oracle's trace), `seed`, `mutant`, and `tcp`: "simulated" (the
 //! simulator's own TCP carries the connections) or "memory" (the scheduler does, as on the plain network). The answer has the
 //! `trace`, the promise that was `broken`, the streams' `state` where a step was given up, `network`: a hash over what was
-//! delivered to NICs and when, and `tcp_bytes`: the bytes that the simulator's TCP has carried.
+//! delivered to NICs and when, and `tcp_bytes`: the bytes that the simulator's TCP has carried. Programs of datagram calls have
+//! [a protocol of their own](crate::datagrams).
 
 use cxx::UniquePtr;
 use netacc_device::Instant;
-use netacc_harness::{DrivenProgram, Mutant};
+use netacc_harness::{DrivenProgram, Mutant, NetworkPlan};
 use netacc_modelled::{HostId, Simulator};
 use netacc_program::{Program, Trace};
 use serde::{Deserialize, Serialize};
 
 use crate::ffi::{Network, ProgramNetwork};
-use crate::fleet::Fleet;
+use crate::fleet::{Carried, Fleet};
 
 /// A program, and the configuration that its seed draws.
 pub(crate) struct ProgramRun {
@@ -99,34 +100,13 @@ pub(crate) fn new_program_run(request: &str) -> Result<Box<ProgramRun>, RequestE
 
 impl ProgramRun {
     pub(crate) fn network(&self) -> ProgramNetwork {
-        let none = ProgramNetwork {
-            hosts: 0,
-            rate_bps: 0,
-            delay_ns: 0,
-            loss_ppm: 0,
-            duplicate_ppm: 0,
-            reorder_ppm: 0,
-            reorder_delay_ns: 0,
-            buffer_bytes: 0,
-            seed: 0,
-        };
-        let Some(DrivenProgram { network, .. }) = &self.driven else { return none };
-        ProgramNetwork {
-            hosts: network.hosts.len() as u32,
-            rate_bps: network.link.rate_bps,
-            delay_ns: network.link.delay.as_nanos() as u64,
-            loss_ppm: network.link.loss_ppm,
-            duplicate_ppm: network.link.duplicate_ppm,
-            reorder_ppm: network.link.reorder_ppm,
-            reorder_delay_ns: network.link.reorder_delay.as_nanos() as u64,
-            buffer_bytes: network.switch.buffer_bytes,
-            seed: network.seed,
-        }
+        described(self.driven.as_ref().map(|driven| &driven.network))
     }
 
     pub(crate) fn fleet(&self) -> Box<Fleet> {
         let driven = self.driven.as_ref();
-        Box::new(Fleet::of_hosts(driven.map(|d| d.cluster.clone()), driven.and_then(|d| d.tcp.clone())))
+        let carried = driven.and_then(|d| d.tcp.clone()).map_or(Carried::Nothing, Carried::Tcp);
+        Box::new(Fleet::of_hosts(driven.map(|d| d.cluster.clone()), carried))
     }
 
     pub(crate) fn run(&mut self, network: UniquePtr<Network>) -> Result<String, RequestError> {
@@ -140,8 +120,34 @@ impl ProgramRun {
     }
 }
 
+/// `None`: a network without hosts.
+pub(crate) fn described(network: Option<&NetworkPlan>) -> ProgramNetwork {
+    let none = ProgramNetwork {
+        hosts: 0,
+        rate_bps: 0,
+        delay_ns: 0,
+        loss_ppm: 0,
+        duplicate_ppm: 0,
+        reorder_ppm: 0,
+        reorder_delay_ns: 0,
+        buffer_bytes: 0,
+        seed: 0,
+    };
+    network.map_or(none, |network| ProgramNetwork {
+        hosts: network.hosts.len() as u32,
+        rate_bps: network.link.rate_bps,
+        delay_ns: network.link.delay.as_nanos() as u64,
+        loss_ppm: network.link.loss_ppm,
+        duplicate_ppm: network.link.duplicate_ppm,
+        reorder_ppm: network.link.reorder_ppm,
+        reorder_delay_ns: network.link.reorder_delay.as_nanos() as u64,
+        buffer_bytes: network.switch.buffer_bytes,
+        seed: network.seed,
+    })
+}
+
 /// The simulator's half, as the harness wants it.
-struct Driver(UniquePtr<Network>);
+pub(crate) struct Driver(pub(crate) UniquePtr<Network>);
 
 impl Simulator for Driver {
     fn step(&mut self) -> Option<Instant> {

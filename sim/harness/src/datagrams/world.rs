@@ -9,7 +9,7 @@ use netacc_device::middleware::SplitMix64;
 use netacc_device::{Instant, QueuePairId};
 use netacc_modelled::Simulator;
 
-use super::host::{Host, Received, Wired};
+use super::host::{address, Bound, Host, Received, Wired};
 use super::DatagramSummary;
 use crate::network::Net;
 use crate::plan::Plan;
@@ -17,6 +17,9 @@ use crate::{Broken, Check, Preset, What};
 
 /// Rounds of the drain before it is given up. Arbitrary, far above the need.
 const ROUNDS: u32 = 20_000;
+
+/// Datagrams that a socket of the kernel holds. Arbitrary: few, so that some are dropped.
+const KERNEL_ROOM: usize = 24;
 
 /// Events of a network of modelled NICs at a time. Arbitrary.
 const EVENTS: u32 = 16;
@@ -94,7 +97,11 @@ impl World {
         let mut hosts = Vec::new();
         for number in 0..rates.hosts {
             let accelerated = [true, rng.below(4) != 0];
-            hosts.push(Host::open(&net, plan, rng.next_u64(), number, &accelerated)?);
+            let mut host = Host::open(&net, plan, rng.next_u64(), number, KERNEL_ROOM)?;
+            for (socket, accelerated) in accelerated.into_iter().enumerate() {
+                host.add_socket(address(number, socket), Bound::One, accelerated);
+            }
+            hosts.push(host);
         }
         Ok(World {
             rates,
@@ -179,7 +186,7 @@ impl World {
         let peer = target.accelerated.then(|| self.hosts[other].endpoint.cm().address());
         for _ in 0..1 + self.rng.below(4) {
             let (id, len) = (self.sent.len() as u64, 8 + self.rng.below(self.rates.longest));
-            let by_link = self.hosts[host].send(socket, to, &pattern(id, len), peer);
+            let by_link = self.hosts[host].send(socket, Wired::plain(from, to, pattern(id, len)), peer);
             self.sent.push(Sent { from, to, len, received: false, dropped: false, by_link });
             self.summary.sent += 1;
             self.collect();
@@ -300,7 +307,7 @@ impl World {
     fn receive(&mut self, host: usize, socket: usize) -> Check<bool> {
         let Some(received) = self.hosts[host].receive(socket, self.now) else { return Ok(false) };
         let to = self.hosts[host].sockets[socket].address;
-        let Received { from, bytes, by_link } = &received;
+        let Received { datagram: Wired { from, bytes, .. }, by_link } = &received;
         let wrong = |what: &str| Broken::new(What::WrongByte, format!("{what}: {received:?} at {to}"));
         let id =
             bytes.first_chunk().map(|id| u64::from_le_bytes(*id)).ok_or_else(|| wrong("a datagram nobody sent"))?;
