@@ -626,6 +626,26 @@ mod tests {
         assert_eq!(fabric.obstacle(&tuple("127.0.0.1:6379", "127.0.0.1:40000"), true), None);
     }
 
+    /// Breaks if a process that receives datagrams alone has no device, or accepts no links at the port of its socket.
+    #[test]
+    fn offered_flows_want_the_device_and_a_port() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let fabric = fabric(folder.path());
+        let is_wanted = || fabric.wanted.load(Ordering::SeqCst) && fabric.rung.load(Ordering::SeqCst);
+        fabric.offer_flows(&tuple("127.0.0.1:6379", "127.0.0.1:40000"));
+        // There is no port for links to this one.
+        fabric.offer_flows(&tuple("10.99.0.1:50000", "10.99.0.2:40000"));
+        assert!(!is_wanted() && !fabric.remote_state.is_published());
+        let between = tuple("10.99.0.1:6379", "10.99.0.2:40000");
+        fabric.offer_flows(&between);
+        assert!(is_wanted() && fabric.remote_state.is_published());
+        assert!(!fabric.remote_state.want(26379, Instant::now()), "it is wanted already");
+        // Another port of the same device.
+        fabric.rung.store(false, Ordering::SeqCst);
+        fabric.offer_flows(&tuple("10.99.0.1:6380", "10.99.0.2:40000"));
+        assert!(is_wanted() && !fabric.remote_state.want(26380, Instant::now()));
+    }
+
     /// Breaks if a taken port were blamed although its holder refers peers to us.
     #[test]
     fn a_neighbour_that_accepts_links_may_have_the_port() {
