@@ -6,11 +6,12 @@ from another process, which sends them to a receiver that is awake and does not 
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 import subprocess
 import sys
+
+from tests.apps.programs.next_holder import NextHolder
 
 #: Enough for a flow to be made on a busy machine.
 WARM = 600
@@ -206,31 +207,18 @@ def by_spawn(one: socket.socket, sender: Sender, port: int) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def by_rights(one: socket.socket, sender: Sender, port: int, other: socket.socket) -> None:
-    """To a process that was there before."""
-    del port
-    fds = array.array("i", [one.fileno()])
-    other.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
-    one.close()
-    assert other.recv(1) == b""
+def by_rights(one: socket.socket, sender: Sender, holder: NextHolder) -> None:
+    holder.give(one)
     sender.end()
 
 
-def receive_socket() -> tuple[socket.socket, int]:
-    ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child:
-        theirs.close()
-        return ours, child
-    ours.close()
-    _, ((_, _, data), *_), _, _ = theirs.recvmsg(1, 100)
-    read(int.from_bytes(data[:4], sys.byteorder))
-    os._exit(0)
+def read_all(one: socket.socket) -> None:
+    show("reader", numbers(one, NUMBERS))
 
 
 def read(fd: int) -> None:
     with socket.socket(fileno=fd) as one:
-        show("reader", numbers(one, NUMBERS))
+        read_all(one)
 
 
 WAYS = {
@@ -260,14 +248,13 @@ def main() -> None:
     if way == "left":
         after_others()
         return
-    receiver = receive_socket() if way == "rights" else None
+    holder = NextHolder(read_all) if way == "rights" else None
     sender = Sender()
     one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     one.bind(("127.0.0.1", 0))
     port = serve(one, sender)
-    if receiver:
-        by_rights(one, sender, port, receiver[0])
-        assert os.waitpid(receiver[1], 0)[1] == 0
+    if holder:
+        by_rights(one, sender, holder)
     else:
         WAYS[way](one, sender, port)
 

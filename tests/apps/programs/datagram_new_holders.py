@@ -6,12 +6,13 @@ has sent, and their count. `send ADDRESS PORT` sends to it from several sockets.
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 import struct
 import sys
 import time
+
+from tests.apps.programs.next_holder import NextHolder
 
 SOCKETS = 8
 #: Of each socket. All fit into the receiver's buffer.
@@ -61,29 +62,8 @@ def by_exec(one: socket.socket) -> None:
     os.execv(command[0], command)
 
 
-def by_rights(one: socket.socket, other: socket.socket, child: int) -> None:
-    """To a process that was there before."""
-    fds = array.array("i", [one.fileno()])
-    other.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
-    one.close()
-    assert os.waitpid(child, 0)[1] == 0
-
-
-def waiting_process() -> tuple[socket.socket, int]:
-    ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child:
-        theirs.close()
-        return ours, child
-    ours.close()
-    _, ((_, _, data), *_), _, _ = theirs.recvmsg(1, 100)
-    with socket.socket(fileno=int.from_bytes(data[:4], sys.byteorder)) as one:
-        finish(one)
-    os._exit(0)
-
-
 def receive(address: str, port: int, way: str) -> None:
-    holder = waiting_process() if way == "rights" else None
+    holder = NextHolder(finish) if way == "rights" else None
     one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     one.bind((address, port))
     one.settimeout(PATIENCE_S)
@@ -99,7 +79,7 @@ def receive(address: str, port: int, way: str) -> None:
     listener.close()
     control.close()
     if holder:
-        by_rights(one, *holder)
+        holder.give(one)
     else:
         {"fork": by_fork, "exec": by_exec}[way](one)
 
