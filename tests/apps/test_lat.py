@@ -6,6 +6,7 @@ import json
 import subprocess
 
 import pytest
+from netacc_lab import analysis
 
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.net import free_port, wait_listening
@@ -76,7 +77,12 @@ def test_udp(lab: Lab) -> None:
         assert path["latency_ns"]["count"] == 500 and path["latency_ns"]["deviation"] > 0
     # An end that sleeps gets its datagrams from the kernel.
     assert paths["udp-stack"]["link_share"] > 0 and "link_share" not in paths["udp"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    record = lab.folder / "record"
+    kept = [*command, "--record", str(record)]
+    done = subprocess.run(kept, capture_output=True, text=True, timeout=120, check=False)
     assert " times as long" in done.stdout, done.stdout
+    read = analysis.load(record)
+    assert [series.name for series in read] == ["udp-stack", "udp"]
+    assert all(one.get_total_count() == 500 for series in read for one in series.histograms())
     done = subprocess.run([*command, "-s", "65508"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1 and "no datagrams of this size" in done.stdout + done.stderr
