@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.apps.lib.paths import REPO
 from tests.properties.datagram_simulated import Harness, Ns3, Simulation, Simulator, difference_but_lost
 from tests.properties.datagram_world import Step, World, difference
-from tests.properties.test_datagrams import programs
+from tests.properties.test_datagrams import RUNS, programs
 
 EXECUTABLE = REPO / "target/ns3/netacc-ns3-exec"
 #: Of each of six: CI has little time for them. NETACC_EXAMPLES names another number.
@@ -60,8 +60,13 @@ def test_as_the_kernels(kernel: World, simulator: Simulator, program: Program, s
     """Breaks if a datagram is lost, doubled or changed where no link dies, or a call answers otherwise."""
     ours, fate = Simulation(simulator, seed).run(*program)
     assert fate.lost == fate.doubled == []
-    found = difference(kernel.run(*program), ours, ordered=False)
-    assert found is None, f"seed {seed}: {found}\nprogram: {program}"
+    found: str | None = None
+    # The simulation is always the same. The kernel begins to take times only some time after it was asked to.
+    for _ in range(RUNS):
+        found = difference(kernel.run(*program), ours, ordered=False)
+        if found is None:
+            return
+    pytest.fail(f"seed {seed}: {found}\nprogram: {program}")
 
 
 @settings(max_examples=EXAMPLES)
