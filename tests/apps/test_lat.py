@@ -12,6 +12,9 @@ from tests.apps.lib.lab import Lab
 from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.lib.paths import binaries
 
+#: Of a measurement whose datagrams may all take the kernel.
+ATTEMPTS = 5
+
 pytestmark = pytest.mark.usefixtures("library")
 
 
@@ -69,14 +72,19 @@ def test_udp(lab: Lab) -> None:
     server = lab.start("lat-server", [netacc, "lat", "--serve", "127.0.0.1", "--port", port])
     wait_listening(int(port), server)
     command = [netacc, "lat", "127.0.0.1", "--port", port, "-n", "500", "--udp"]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    paths = {path["path"]: path for path in json.loads(done.stdout)["paths"]}
-    assert list(paths) == ["udp-stack", "udp"]
-    for path in paths.values():
-        assert path["latency_ns"]["count"] == 500 and path["latency_ns"]["deviation"] > 0
-    # An end that sleeps gets its datagrams from the kernel.
-    assert paths["udp-stack"]["link_share"] > 0 and "link_share" not in paths["udp"]
+    # An end that sleeps gets its datagrams from the kernel. On a busy machine both may sleep each time.
+    for _ in range(ATTEMPTS):
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr + done.stdout
+        paths = {path["path"]: path for path in json.loads(done.stdout)["paths"]}
+        assert list(paths) == ["udp-stack", "udp"]
+        for path in paths.values():
+            assert path["latency_ns"]["count"] == 500 and path["latency_ns"]["deviation"] > 0
+        assert "link_share" not in paths["udp"]
+        if paths["udp-stack"]["link_share"] > 0:
+            break
+    else:
+        pytest.fail("no datagram took a ring")
     record = lab.folder / "record"
     kept = [*command, "--record", str(record)]
     done = subprocess.run(kept, capture_output=True, text=True, timeout=120, check=False)

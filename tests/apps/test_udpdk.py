@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,18 @@ def test_the_header_and_the_library_have_the_same_functions() -> None:
     exported = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
     assert declared == {name for name in exported if name.startswith("udpdk_")}
     assert len(declared) == 10
+
+
+def test_the_two_tables(tmp_path: Path) -> None:
+    """Breaks if one of the columns of `results/udpdk.py` cannot be measured."""
+    kept = tmp_path / "udpdk.json"
+    command = [sys.executable, REPO / "results/udpdk.py", "--rounds", "1", "--seconds", "0.1"]
+    command += ["--sizes", "64", "--port", str(free_port()), "--json", kept]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)
+    columns = json.loads(kept.read_text())
+    assert list(columns["packets"]["64"]) == list(columns["round_trips"]) == ["kernel", "library", "libudpdk"]
+    for measured in columns["packets"]["64"].values():
+        assert measured[0]["packets_per_s"] > 0
+    for measured in columns["round_trips"].values():
+        assert measured[0]["mean"] > 0
+    assert "| 64 |" in done.stdout and "| deviation |" in done.stdout
