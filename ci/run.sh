@@ -550,12 +550,12 @@ job_fuzz() { # coverage-guided fuzzing: encodings, code of static programs, data
 }
 
 # Each part runs whatever became of those before it.
-job_nightly() { # packages, aarch64, programs of large packages, hours of fuzzing and seeds, and 10^6 programs on shared memory (arguments: for the runner of programs)
+job_nightly() { # packages, aarch64, suites of others, programs of large packages, hours of fuzzing and seeds, and 10^6 programs on shared memory (arguments: for the runner of programs)
     need_fuzz
     need_lab
     need_binaries
     local part target inputs seconds failed=()
-    for part in packages aarch64 go-versions go-suites ${LIBC_TEST:+libc-test} props-static apps-long sim-long; do
+    for part in packages aarch64 go-versions suites go-suites ${LIBC_TEST:+libc-test} props-static apps-long sim-long; do
         "$BASH" ci/run.sh "$part" || failed+=("$part")
     done
     while read -r target inputs seconds; do

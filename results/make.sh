@@ -23,4 +23,5 @@ bench stream stream --size 1MiB --seconds 2
 bench connect connect --requests 10000
 target/release/netacc bench datagrams --pairs 5 --json results/datagrams.json
 target/release/netacc bench datagrams --pairs 3 --busy 2 -d 64 --json results/datagrams-busy2.json
+python3 results/udpdk.py --json results/udpdk.json
 python3 results/wakeups.py --json results/wakeups.json

@@ -329,14 +329,15 @@ def test_a_sender_that_ends_at_once_loses_nothing(how: str, lab: Lab) -> None:
 BENCH = ["bench", "datagrams", "-q", "--pairs", "1", "--seconds", "0.2", "--json", "-"]
 
 
-@pytest.mark.parametrize(("sizes", "batch"), [([64, 1472], 1), ([512], 8)])
+@pytest.mark.parametrize(("sizes", "batch", "flows"), [([64, 1472], 1, 1), ([512], 8, 1), ([64], 1, 16)])
 @pytest.mark.usefixtures("library")
-def test_bench_datagrams(sizes: list[int], batch: int) -> None:
-    """Breaks if one of its two ways to send, one datagram a call and many, measured nothing."""
-    command = [str(binaries() / "netacc"), *BENCH, "--batch", str(batch), "-d", ",".join(map(str, sizes))]
+def test_bench_datagrams(sizes: list[int], batch: int, flows: int) -> None:
+    """Breaks if one datagram a call, many of them, or many flows, measured nothing."""
+    command = [str(binaries() / "netacc"), *BENCH, "--batch", str(batch), "--flows", str(flows)]
+    command += ["-d", ",".join(map(str, sizes))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     report = json.loads(done.stdout)
-    assert report["batch"] == batch
+    assert (report["batch"], report["flows"]) == (batch, flows)
     assert [one["size"] for one in report["sizes"]] == sizes
     for one in report["sizes"]:
         (kernel,), (library,) = one["udp"]["rounds"], one["library"]["rounds"]
