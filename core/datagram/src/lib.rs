@@ -11,8 +11,8 @@
 //!    sleep has woken the receiver, and uses the ring until the next sleep begins: the rest of a burst to a sleeper.
 //! 2. **From the kernel to the ring.** The sender counts the datagrams of the flow that went by the kernel, and each record
 //!    has that count. The receiver counts those that have come, and takes a record once it has as many
-//!    ([`Receiver::is_due`]). It counts those that the kernel has dropped as well ([`Receiver::kernel_dropped`]), and sets its
-//!    count to the sender's when it finds that the kernel has no datagram, and no send by the kernel is going on
+//!    ([`Receiver::is_due`]). It counts those that the kernel has dropped as well ([`Receiver::kernel_dropped`]), and when it
+//!    finds that the kernel has no datagram, all those have come or were dropped whose sends had ended before
 //!    ([`Receiver::kernel_was_empty`]). Before that has happened once, it takes no record, and says so. So that it happens,
 //!    nothing goes by the kernel meanwhile to a receiver that is awake: what a full ring has no room for is dropped, as
 //!    the kernel drops it then.

@@ -140,13 +140,17 @@ impl Receiver {
     /// The kernel had no datagram after `sent` was [read](Receiver::sent_by_kernel): all of those have come, or were
     /// dropped.
     pub fn kernel_was_empty(&mut self, sent: u64) {
+        if sent == 0 {
+            return;
+        }
+        let known = self.by_kernel.filter(|_| self.counter(BEGUN) != sent);
         //= spec §10.4.3
-        //# A receiver that has never known it is *new*, and takes no record.
-        if sent != 0 && self.counter(BEGUN) == sent {
-            let was_new = self.by_kernel.replace(sent).is_none();
-            if was_new {
-                self.enter(self.state);
-            }
+        //# It counts at least as many then, and exactly as many if no other send has begun.
+        let was_new = self.by_kernel.replace(known.map_or(sent, |come| come.max(sent))).is_none();
+        //= spec §10.4.3
+        //# A receiver that has never found the kernel like that is *new*, and takes no record.
+        if was_new {
+            self.enter(self.state);
         }
     }
 

@@ -127,7 +127,7 @@ fn a_record_does_not_wait_for_what_the_kernel_has_dropped() {
 
 //= spec §10.4.3
 //= type=test
-//# A receiver that has never known it is *new*, and takes no record.
+//# A receiver that has never found the kernel like that is *new*, and takes no record.
 #[test]
 fn a_new_receiver_takes_no_record_until_the_kernel_is_empty() {
     let (mut sender, mut receiver, _) = flow(CAPACITY);
@@ -155,10 +155,13 @@ fn a_send_that_goes_on_when_there_is_a_ring_is_counted() {
     assert!(receiver.is_new(), "the sender does not count yet");
     sender.start(1);
     awake(&mut receiver);
-    assert!(receiver.is_new(), "that datagram may come next");
+    assert!(!receiver.is_new());
     sender.end_by_kernel(1, true);
-    awake(&mut receiver);
     assert_eq!(send(&mut sender, b"x"), Ok(()));
+    let record = receiver.front().unwrap();
+    assert!(!receiver.is_due(&record), "that datagram may come next");
+    receiver.came_by_kernel(1);
+    assert!(receiver.is_due(&record));
 }
 
 #[test]
@@ -172,9 +175,44 @@ fn a_record_is_due_if_the_kernel_has_dropped_those_before_it() {
     assert!(!receiver.is_due(&record));
     by_kernel(&mut sender);
     receiver.kernel_was_empty(before);
+    assert!(receiver.is_due(&record));
+    assert_eq!(take(&mut receiver), Some(b"x".into()));
+    assert_eq!(send(&mut sender, b"y"), Ok(()));
+    let record = receiver.front().unwrap();
     assert!(!receiver.is_due(&record), "another one went by the kernel meanwhile");
     receiver.kernel_was_empty(receiver.sent_by_kernel());
     assert!(receiver.is_due(&record));
+}
+
+//= spec §10.4.3
+//= type=test
+//# It counts at least as many then, and exactly as many if no other send has begun.
+// Breaks if a receiver cannot take a record, and so cannot sleep, while a sender waits for a processor in a send by the kernel.
+#[test]
+fn a_send_that_goes_on_holds_no_record_back() {
+    let (mut sender, mut receiver, _) = flow(CAPACITY);
+    awake(&mut receiver);
+    by_kernel(&mut sender);
+    assert_eq!(send(&mut sender, b"x"), Ok(()));
+    sender.begin_by_kernel(1);
+    awake(&mut receiver);
+    assert_eq!(take(&mut receiver), Some(b"x".into()), "the kernel has dropped the one before");
+    assert!(receiver.fall_asleep(true), "what is under way wakes it");
+    receiver.stay_awake();
+    sender.end_by_kernel(1, true);
+    assert_eq!(send(&mut sender, b"y"), Ok(()));
+    let record = receiver.front().unwrap();
+    assert!(!receiver.is_due(&record), "that datagram may come next");
+    receiver.came_by_kernel(1);
+    assert!(receiver.is_due(&record));
+    // One that has come although its send goes on still counts.
+    assert_eq!(take(&mut receiver), Some(b"y".into()));
+    sender.begin_by_kernel(1);
+    receiver.came_by_kernel(1);
+    awake(&mut receiver);
+    sender.end_by_kernel(1, true);
+    assert_eq!(send(&mut sender, b"z"), Ok(()));
+    assert_eq!(take(&mut receiver), Some(b"z".into()));
 }
 
 //= spec §10.3.3
