@@ -85,8 +85,8 @@ def test_the_header_and_the_library_have_the_same_functions() -> None:
 def test_the_two_tables(tmp_path: Path) -> None:
     """Breaks if one of the columns of `results/udpdk.py` cannot be measured."""
     kept = tmp_path / "udpdk.json"
-    command = [sys.executable, REPO / "results/udpdk.py", "--rounds", "1", "--seconds", "0.1"]
-    command += ["--sizes", "64", "--port", str(free_port()), "--json", kept]
+    command = [sys.executable, str(REPO / "results/udpdk.py"), "--rounds", "1", "--seconds", "0.1"]
+    command += ["--sizes", "64", "--port", str(free_port()), "--json", str(kept)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)
     columns = json.loads(kept.read_text())
     assert list(columns["packets"]["64"]) == list(columns["round_trips"]) == ["kernel", "library", "libudpdk"]

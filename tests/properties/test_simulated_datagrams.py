@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.apps.lib.paths import REPO
 from tests.properties.datagram_simulated import Harness, Ns3, Simulation, Simulator, difference_but_lost
 from tests.properties.datagram_world import Step, World, difference
-from tests.properties.test_datagrams import RUNS, programs
+from tests.properties.test_datagrams import RUNS, programs, told
 
 EXECUTABLE = REPO / "target/ns3/netacc-ns3-exec"
 #: Of each of six: CI has little time for them. NETACC_EXAMPLES names another number.
@@ -94,6 +94,17 @@ def test_links_carry_datagrams(simulator: Simulator) -> None:
     """Breaks if all of this takes the kernel: then nothing is shown."""
     found = [Simulation(simulator, seed).run(["bound", "bound"], BURST)[1].by_link for seed in range(20)]
     assert sum(found) > 20 * len(found) // 2, found
+
+
+@pytest.mark.parametrize("what", ["destination", "lifetime", "service"])
+def test_what_is_told(kernel: World, simulator: Simulator, what: str) -> None:
+    """Breaks if a record on a link says something else of a datagram than the kernel."""
+    # Which datagram is the next one is for the network to say.
+    steps = [step for step in told(what) if step[0] != "receive"]
+    for kind in ("bound", "six"):
+        ours, fate = Simulation(simulator, 3).run([kind] * 2, steps)
+        assert difference(kernel.run([kind] * 2, steps), ours, ordered=False) is None
+        assert fate.by_link > 10
 
 
 def test_a_seed_gives_one_run(simulator: Simulator) -> None:
