@@ -323,6 +323,8 @@ CASES = {
     "raw_waits_interrupted": ON_LINK,
     # order.c
     "order_of_two_links": ON_LINK,
+    "order_of_three_links": Expected(link_bytes=6_000),
+    "order_beside_one_in_kernel": Expected(link_bytes=4_000, reason="kernel-only-operation"),
     "order_of_two_paths": Expected(link_bytes=40_000, reason="kernel-only-operation"),
     # shortage.c
     "short_in_recv": BRIEFLY,

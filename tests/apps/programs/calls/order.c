@@ -183,8 +183,56 @@ static void order_of_two_links(void)
     order_on_both(linked(), linked());
 }
 
+/* Three connections are written in all orders, one after the other, before the reader waits. It gets their events in the order of
+   the writes, in one array or in several. */
+static void order_of_three(struct connection third)
+{
+    static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    struct connection all[3] = {linked(), linked(), third};
+    int instance = must(epoll_create1(0));
+    for (uint32_t i = 0; i < 3; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        set_int(all[i].client, IPPROTO_TCP, TCP_NODELAY, 1);
+        must(epoll_ctl(instance, EPOLL_CTL_ADD, all[i].server, &event));
+    }
+    for (int i = 0; i < 6; i++) {
+        const int *order = orders[i];
+        int wrong = 0;
+        for (int round = 0; round < ROUNDS / 6; round++) {
+            for (int at = 0; at < 3; at++)
+                send_all(all[order[at]].client, "x", 1);
+            struct epoll_event events[3];
+            bool in_order = true;
+            for (int next = 0; next < 3;) {
+                int n = must(epoll_wait(instance, events, 3 - next, -1));
+                for (int at = 0; at < n; at++, next++) {
+                    char text;
+                    in_order = in_order && (int)events[at].data.u32 == order[next];
+                    receive_exactly(all[events[at].data.u32].server, &text, 1);
+                }
+            }
+            wrong += !in_order;
+            /* Nothing is left, so the instance forgets in which order these were ready. */
+            must(epoll_wait(instance, events, 1, 0));
+        }
+        printf("%d, %d, %d: %d in another order\n", order[0], order[1], order[2], wrong);
+    }
+}
+
+static void order_of_three_links(void)
+{
+    order_of_three(linked());
+}
+
+static void order_beside_one_in_kernel(void)
+{
+    order_of_three(kept_in_kernel());
+}
+
 const struct test_case order_cases[] = {
     {"order_of_two_paths", order_of_two_paths},
     {"order_of_two_links", order_of_two_links},
+    {"order_of_three_links", order_of_three_links},
+    {"order_beside_one_in_kernel", order_beside_one_in_kernel},
     {NULL, NULL},
 };
