@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use netacc_device::{
     forward, Armed, Capabilities, CmError, CmEvent, CompletionEvents, CompletionQueueId, ConnectionId,
-    ConnectionManager, Device, DeviceError, Directory, DirectoryError, FourTuple, KernelOrder, Obstacle, PeerAddress,
-    PostError, QueuePairId, Receives, Wait, WorkCompletion, UNKNOWN_STREAM,
+    ConnectionManager, Device, DeviceError, Directory, DirectoryError, FourTuple, InPlaceError, KernelOrder, Obstacle,
+    PeerAddress, PostError, QueuePairId, Receives, Wait, WorkCompletion, UNKNOWN_STREAM,
 };
 
 use crate::fabric::{mark, Fabric, Side};
@@ -44,6 +44,12 @@ impl Gone for Wait {
 impl<T> Gone for Result<T, DeviceError> {
     fn gone() -> Result<T, DeviceError> {
         Err(DeviceError::Unknown { what: "queue pair" })
+    }
+}
+
+impl Gone for Result<(), InPlaceError> {
+    fn gone() -> Self {
+        Err(PostError::Dead.into())
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use netacc_device::{
     Armed, Capabilities, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, Device, DeviceError,
-    InPlace, KernelOperation, KernelOrder, PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion,
-    WorkRequest,
+    InPlace, InPlaceError, KernelOperation, KernelOrder, PostError, QueuePairId, Region, RemoteRegion, Wait,
+    WorkCompletion, WorkRequest,
 };
 use parking_lot::Mutex;
 
@@ -304,9 +304,9 @@ impl ShmDevice {
 
     /// Nothing can be posted any more: the peer is gone, has closed the queue pair, or wrote invalid values where we read.
     #[cold]
-    fn refuse_dead<T>(&self, pair: &PairSlot, index: usize, local: &QpLocal) -> Result<T, PostError> {
+    fn refuse_dead<T, E: From<PostError>>(&self, pair: &PairSlot, index: usize, local: &QpLocal) -> Result<T, E> {
         self.bring_down(pair, index, local);
-        Err(PostError::Dead)
+        Err(PostError::Dead.into())
     }
 
     /// The oldest completion that is no message, or is behind one that is none.
@@ -350,8 +350,8 @@ const CAPABILITIES: Capabilities = Capabilities {
 
 /// The result of a post on a queue pair that is gone.
 #[cold]
-fn gone() -> Result<bool, PostError> {
-    Err(PostError::Dead)
+fn gone() -> Result<(), InPlaceError> {
+    Err(PostError::Dead.into())
 }
 
 impl Device for ShmDevice {
@@ -446,20 +446,17 @@ impl Device for ShmDevice {
     }
 
     #[inline]
-    fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<bool, PostError> {
+    fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<(), InPlaceError> {
         let Some((pair, index, local)) = self.pairs.qp(qp) else { return gone() };
-        if seen.is_some_and(|seen| !local.has_still(seen)) {
-            return Ok(false);
-        }
         if pair.has_died() {
             return self.refuse_dead(pair, index, local);
         }
-        match local.post_in_place(self.stamp(pair), message.len, message.imm) {
+        match local.post_in_place(seen, || self.stamp(pair), message.len, message.imm) {
             Ok(()) => {
                 self.announce_peer(pair, index, local);
-                Ok(true)
+                Ok(())
             }
-            Err(PostError::Dead) => self.refuse_dead(pair, index, local),
+            Err(InPlaceError::Post(PostError::Dead)) => self.refuse_dead(pair, index, local),
             Err(e) => Err(e),
         }
     }

@@ -137,7 +137,7 @@ impl FileMap {
     /// # Safety
     /// `T` consists of atomics only and fits.
     pub(crate) unsafe fn view<T>(&self) -> &T {
-        assert!(std::mem::size_of::<T>() <= self.bytes, "views fit their file");
+        debug_assert!(std::mem::size_of::<T>() <= self.bytes, "views fit their file");
         // SAFETY: mapped for our life, page-aligned, large enough; atomics tolerate concurrent writers.
         unsafe { self.base.cast::<T>().as_ref() }
     }

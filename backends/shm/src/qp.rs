@@ -22,8 +22,8 @@ use std::sync::atomic::{self, AtomicPtr, Ordering::*};
 use std::sync::OnceLock;
 
 use netacc_device::{
-    Completion, CompletionStatus, Operation, Payload, PostError, QueuePairId, WorkCompletion, WorkRequest,
-    WorkRequestId,
+    Completion, CompletionStatus, InPlaceError, Operation, Payload, PostError, QueuePairId, WorkCompletion,
+    WorkRequest, WorkRequestId,
 };
 
 use crate::layout::{Half, QpShared, CQ_MASK, HOME_SHIFT, KEYS, RING, SLAB_OFFSET, SLEEPER};
@@ -229,18 +229,29 @@ impl QpLocal {
         Ok(result)
     }
 
-    /// Posts a message whose bytes are in place. The caller announces it.
+    /// Posts a message whose bytes are in place; with `seen`, only if the [sequence](QpLocal::sequence) is still that. The caller
+    /// announces it.
     #[inline]
-    pub(crate) fn post_in_place(&self, stamp: Stamp, len: u32, imm: u32) -> Result<(), PostError> {
-        if self.down.load(Relaxed) != 0 || self.rx().close.closed.load(Relaxed) != 0 {
-            return Err(PostError::Dead);
+    pub(crate) fn post_in_place(
+        &self,
+        seen: Option<u32>,
+        stamp: impl FnOnce() -> Stamp,
+        len: u32,
+        imm: u32,
+    ) -> Result<(), InPlaceError> {
+        let rx = self.rx();
+        if self.down.load(Relaxed) != 0 || rx.close.closed.load(Acquire) != 0 {
+            return Err(PostError::Dead.into());
+        }
+        if seen.is_some_and(|seen| !self.has_still(rx, seen)) {
+            return Err(InPlaceError::News);
         }
         if len > MAX_MESSAGE {
-            return Err(PostError::Invalid);
+            return Err(PostError::Invalid.into());
         }
         let (tx, produced) = (self.tx(), self.post.produced.load(Relaxed));
         check_credit(tx, produced)?;
-        self.post.produced.store(produce(tx, produced, stamp, (len, imm)), Relaxed);
+        self.post.produced.store(produce(tx, produced, stamp(), (len, imm)), Relaxed);
         Ok(())
     }
 
@@ -349,14 +360,14 @@ impl QpLocal {
     }
 
     /// Whether the [sequence](QpLocal::sequence) is still `seen`, at which everything was polled: so no message is to be counted.
+    /// `rx` is our receiving side, which the peer has not closed.
     #[inline]
-    pub(crate) fn has_still(&self, seen: u32) -> bool {
+    fn has_still(&self, rx: &QpShared, seen: u32) -> bool {
         let consumed = self.poll.consumed.load(Acquire);
         let local = self.kicks.load(Acquire).wrapping_add(self.post.sends.load(Acquire));
-        let closed = u32::from(self.rx().close.closed.load(Acquire) != 0);
         // As in `sequence`: a poller that moved on may have let the sender overwrite the entry.
-        consumed.wrapping_add(local).wrapping_add(closed) == seen
-            && self.message(consumed).is_none()
+        consumed.wrapping_add(local) == seen
+            && message_in(rx, consumed).is_none()
             && self.poll.consumed.load(Acquire) == consumed
     }
 
@@ -393,13 +404,7 @@ impl QpLocal {
     /// Message number `next`, if it is there.
     #[inline]
     fn message(&self, next: u32) -> Option<(Completion, Stamp)> {
-        let cqe = &self.rx().ring[(next % RING) as usize];
-        let tag = cqe.tag.load(Acquire);
-        if tag as u32 != next.wrapping_add(1) {
-            return None;
-        }
-        let data = cqe.data.load(Relaxed);
-        Some((Completion::Receive { imm: data as u32, len: (data >> 32) as u32 }, Stamp((tag >> 32) as u32)))
+        message_in(self.rx(), next)
     }
 
     /// The stamp of the next message, if it is there.
@@ -510,6 +515,18 @@ fn check_credit(tx: &QpShared, produced: u32) -> Result<(), PostError> {
         credit if credit > RING => Err(PostError::Dead),
         _ => Ok(()),
     }
+}
+
+/// Message number `next` of the receiving side `rx`, if it is there.
+#[inline]
+fn message_in(rx: &QpShared, next: u32) -> Option<(Completion, Stamp)> {
+    let cqe = &rx.ring[(next % RING) as usize];
+    let tag = cqe.tag.load(Acquire);
+    if tag as u32 != next.wrapping_add(1) {
+        return None;
+    }
+    let data = cqe.data.load(Relaxed);
+    Some((Completion::Receive { imm: data as u32, len: (data >> 32) as u32 }, Stamp((tag >> 32) as u32)))
 }
 
 /// Stores message number `produced`, of a length and an immediate; returns the number of the next one.

@@ -69,6 +69,22 @@ pub enum PostError {
     Invalid,
 }
 
+/// The reason why a [message in place](Device::post_in_place) was not posted. One byte, as every short message returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPlaceError {
+    /// The sequence of the queue pair is not the one that the caller has seen.
+    News,
+    /// As for a work request.
+    Post(PostError),
+}
+
+impl From<PostError> for InPlaceError {
+    #[inline]
+    fn from(error: PostError) -> InPlaceError {
+        InPlaceError::Post(error)
+    }
+}
+
 /// Result of arming a completion queue before sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Armed {
@@ -191,16 +207,16 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError>;
 
     /// Posts one message whose bytes are in place (capability `peer_memory`). With `seen`, only if the
-    /// [sequence](CompletionEvents::qp_sequence) of `qp` is that; `Ok(false)`: it is not, and nothing is posted. A completion
-    /// that was polled since is not enough: the thread that polled it may not have handled it yet. A device may leave the
-    /// region unchecked, because it writes nothing there.
-    fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<bool, PostError> {
+    /// [sequence](CompletionEvents::qp_sequence) of `qp` is that, or else [`InPlaceError::News`]; of a queue pair that has ended
+    /// either error may be returned. A completion that was polled since is not enough: the thread that polled it may not have
+    /// handled it yet. A device may leave the region unchecked, because it writes nothing there.
+    fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<(), InPlaceError> {
         if seen.is_some_and(|seen| self.qp_sequence(qp) != seen) {
-            return Ok(false);
+            return Err(InPlaceError::News);
         }
-        match self.post_send(qp, &[message.request()]) {
-            Ok(0) => Err(PostError::QueueFull),
-            posted => posted.map(|_| true),
+        match self.post_send(qp, &[message.request()])? {
+            0 => Err(PostError::QueueFull.into()),
+            _ => Ok(()),
         }
     }
 

@@ -54,7 +54,8 @@ pub use cm::{
 };
 #[cfg(feature = "std")]
 pub use device::{
-    Armed, CompletionEvents, Device, DeviceError, KernelOperation, KernelOrder, PostError, Wait, MODERATION,
+    Armed, CompletionEvents, Device, DeviceError, InPlaceError, KernelOperation, KernelOrder, PostError, Wait,
+    MODERATION,
 };
 #[cfg(feature = "std")]
 pub use memory::{Memory, Region, RemoteRegion};

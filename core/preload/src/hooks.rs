@@ -39,8 +39,16 @@ pub mod variadic;
 /// Aborts if a Rust panic leaves the hook. Other unwinding (cancellation of a thread) passes.
 struct Edge;
 
-impl Drop for Edge {
+impl Edge {
+    /// The hook returns, so nothing unwinds through it.
     #[inline]
+    fn pass(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Edge {
+    #[cold]
     fn drop(&mut self) {
         if std::thread::panicking() {
             std::process::abort();
@@ -64,10 +72,12 @@ macro_rules! hooks {
                 #[doc = concat!("`", stringify!($name), "` for the program.\n\n# Safety\nAs the C function.")]
                 #[allow(non_snake_case, reason = "C's names")]
                 pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
-                    let _edge = $crate::hooks::Edge;
+                    let edge = $crate::hooks::Edge;
                     #[allow(unused_unsafe, reason = "some bodies call safe functions only")]
                     // SAFETY: the arguments are the caller's, which keeps the C function's contract.
-                    unsafe { $body }
+                    let result = unsafe { $body };
+                    edge.pass();
+                    result
                 }
             )*
         }
@@ -117,13 +127,14 @@ macro_rules! stream_or {
         'call: {
             if let Some(place) = $crate::table::place($fd) {
                 let _busy = $crate::os::deferral::Busy::enter();
-                let guard = $crate::table::read($fd, place);
-                let found = guard.as_deref().map(|entry| (entry, &**entry));
-                if let Some((entry, $crate::table::Entry::Stream(sock))) = found {
-                    $crate::hooks::cancellation_point();
-                    let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
-                    let result = $ours;
-                    break 'call result;
+                if let Some(guard) = $crate::table::read($fd, place) {
+                    let entry: &::std::sync::Arc<$crate::table::Entry> = &guard;
+                    if let $crate::table::Entry::Stream(sock) = &**entry {
+                        $crate::hooks::cancellation_point();
+                        let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
+                        let result = $ours;
+                        break 'call result;
+                    }
                 }
             }
             $kernel
@@ -133,21 +144,23 @@ macro_rules! stream_or {
         'call: {
             if let Some(place) = $crate::table::place($fd) {
                 let _busy = $crate::os::deferral::Busy::enter();
-                let guard = $crate::table::read($fd, place);
-                match guard.as_deref().map(|entry| (entry, &**entry)) {
-                    Some((entry, $crate::table::Entry::Stream(sock))) => {
-                        $crate::hooks::cancellation_point();
-                        let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
-                        let result = $ours;
-                        break 'call result;
+                if let Some(guard) = $crate::table::read($fd, place) {
+                    let entry: &::std::sync::Arc<$crate::table::Entry> = &guard;
+                    match &**entry {
+                        $crate::table::Entry::Stream(sock) => {
+                            $crate::hooks::cancellation_point();
+                            let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
+                            let result = $ours;
+                            break 'call result;
+                        }
+                        $crate::table::Entry::Datagram(socket) => {
+                            $crate::hooks::cancellation_point();
+                            let $socket = $crate::ops::datagram::Target { socket, fd: $fd };
+                            let result = $datagram;
+                            break 'call result;
+                        }
+                        _ => {}
                     }
-                    Some((_, $crate::table::Entry::Datagram(socket))) => {
-                        $crate::hooks::cancellation_point();
-                        let $socket = $crate::ops::datagram::Target { socket, fd: $fd };
-                        let result = $datagram;
-                        break 'call result;
-                    }
-                    _ => {}
                 }
             }
             $kernel

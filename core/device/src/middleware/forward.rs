@@ -105,7 +105,7 @@ macro_rules! forward {
             qp: $crate::QueuePairId,
             seen: Option<u32>,
             message: &$crate::InPlace,
-        ) -> Result<bool, $crate::PostError> {
+        ) -> Result<(), $crate::InPlaceError> {
             $to!(self, post_in_place(qp, seen, message))
         }
     };

@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use netacc_device::{DeviceError, FourTuple, Instant, PeerAddress, PostError, QueuePairId, Region};
+use netacc_device::{DeviceError, FourTuple, InPlaceError, Instant, PeerAddress, PostError, QueuePairId, Region};
 use netacc_proto::{
     ControlMessage, FlowGrant, FlowProof, FlowReceiver, FlowRefusal, FlowRequest, FlowSender, Immediate, MessageKind,
     Reason, RecordHeader, Refuse, RingDescriptor, SlotId, CREDIT_BLOCK_LEN, FLOW_RECORD_HEADER_LEN, LINK_REGION_LEN,
@@ -63,7 +63,7 @@ impl Endpoint {
         let mut tx = seat.link.tx.lock();
         let imm = Immediate::new(MessageKind::Datagram, far.slot);
         match tx.data(self.device(), (&far.ring, Some(&seat.region)), placed.span, imm, None) {
-            Ok(_) => {
+            Ok(()) => {
                 if tx.watch.resting {
                     self.resume_watch(&mut tx);
                 }
@@ -71,7 +71,7 @@ impl Endpoint {
                 counts.link += 1;
                 Ok(())
             }
-            Err(PostError::QueueFull) => Err(FlowRefusal::Full),
+            Err(InPlaceError::Post(PostError::QueueFull)) => Err(FlowRefusal::Full),
             Err(_) => Err(FlowRefusal::Closed),
         }
     }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use netacc_device::{
-    Capabilities, Device, InPlace, Instant, Memory, Operation, Payload, PostError, QueuePairId, Region, RemoteRegion,
-    WorkRequest, WorkRequestId,
+    Capabilities, Device, InPlace, InPlaceError, Instant, Memory, Operation, Payload, PostError, QueuePairId, Region,
+    RemoteRegion, WorkRequest, WorkRequestId,
 };
 use netacc_proto::{
     ControlMessage, Immediate, Link, MessageKind, RingDescriptor, Span, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN,
@@ -355,8 +355,8 @@ impl LinkTx {
         self.owed.give = posted == Err(PostError::QueueFull);
     }
 
-    /// Posts a DATA message whose bytes lie in the window, or in the copy at the same offset. `Ok(false)`: it is not posted,
-    /// because the device's sequence is not `unless_beyond` any more.
+    /// Posts a DATA message whose bytes lie in the window, or in the copy at the same offset; not if the device's sequence is not
+    /// `unless_beyond` any more.
     #[inline(always)]
     pub(crate) fn data(
         &mut self,
@@ -365,7 +365,7 @@ impl LinkTx {
         span: Span,
         imm: Immediate,
         unless_beyond: Option<u32>,
-    ) -> Result<bool, PostError> {
+    ) -> Result<(), InPlaceError> {
         if self.signals.needed || staging.is_some() {
             return self.data_by_request(device, (ring, staging), span, imm, unless_beyond);
         }
@@ -373,15 +373,15 @@ impl LinkTx {
         let offset = ring.base + CREDIT_BLOCK_LEN as u64 + u64::from(span.offset);
         let message = InPlace { rkey: ring.rkey, offset, len: span.len, imm: imm.encode() };
         match device.post_in_place(self.qp, unless_beyond, &message) {
-            Ok(true) => Ok(true),
-            refused => self.take_back(refused),
+            Ok(()) => Ok(()),
+            Err(refused) => Err(self.take_back(refused)),
         }
     }
 
     /// A message was not posted, for which credit was taken.
     #[cold]
-    fn take_back(&mut self, refused: Result<bool, PostError>) -> Result<bool, PostError> {
-        self.signals.full |= refused == Err(PostError::QueueFull);
+    fn take_back(&mut self, refused: InPlaceError) -> InPlaceError {
+        self.signals.full |= refused == InPlaceError::Post(PostError::QueueFull);
         self.proto.return_credit();
         refused
     }
@@ -395,9 +395,9 @@ impl LinkTx {
         span: Span,
         imm: Immediate,
         unless_beyond: Option<u32>,
-    ) -> Result<bool, PostError> {
+    ) -> Result<(), InPlaceError> {
         if unless_beyond.is_some_and(|seen| device.qp_sequence(self.qp) != seen) {
-            return Ok(false);
+            return Err(InPlaceError::News);
         }
         self.take_credit(false)?;
         let Span { offset, len } = span;
@@ -407,7 +407,8 @@ impl LinkTx {
             None => Payload::InPlace { len },
         };
         let operation = Operation::Write { rkey: ring.rkey, offset: ring.base + at as u64, imm: Some(imm.encode()) };
-        self.post(device, operation, payload).map(|()| true).inspect_err(|_| self.proto.return_credit())
+        self.post(device, operation, payload).inspect_err(|_| self.proto.return_credit())?;
+        Ok(())
     }
 
     /// Writes a credit word of a stream of the peer, without consuming a receive.

@@ -13,7 +13,7 @@
 
 use std::sync::atomic::Ordering;
 
-use netacc_device::{Instant, PostError};
+use netacc_device::{InPlaceError, Instant, PostError};
 use netacc_proto::{Immediate, MessageKind, CORKED_REWIND, CORKED_WORD, CREDIT_BLOCK_LEN};
 
 use super::cell::Attachment;
@@ -193,13 +193,13 @@ impl LockedStream<'_> {
             self.endpoint.resume_watch(&mut tx);
         }
         match tx.data(self.endpoint.device(), (&out.ring, out.staging.as_ref()), corked.span, imm, None) {
-            Ok(_) => {
+            Ok(()) => {
                 self.endpoint.mark(self.cell, &inner.proto, Mark::Posted, 0);
                 inner.counters.tx_msgs_link += 1;
                 inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);
                 Pushed::Sent
             }
-            Err(PostError::QueueFull) => {
+            Err(InPlaceError::Post(PostError::QueueFull)) => {
                 inner.sending.cork.corked = Some(corked);
                 drop(tx);
                 self.no_room();

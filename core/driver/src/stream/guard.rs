@@ -149,7 +149,7 @@ impl<'a> StreamGuard<'a> {
     pub(crate) unsafe fn send_message(&mut self, src: *const u8, len: u32) -> bool {
         // SAFETY: passed on to the caller.
         let sent = unsafe { self.stream.send_message(src, len) };
-        if self.stream.inner.proto.has_failed() {
+        if !sent && self.stream.inner.proto.has_failed() {
             self.stream.flush();
         }
         sent

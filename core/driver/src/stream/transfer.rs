@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use netacc_device::PostError;
+use netacc_device::{InPlaceError, PostError};
 use netacc_proto::{Credit, Immediate, MessageKind, Span, TxSink, CREDIT_BLOCK_LEN};
 
 use super::cell::Attachment;
@@ -76,14 +76,14 @@ impl LockedStream<'_> {
                 self.endpoint.resume_watch(&mut tx);
             }
             match tx.data(device, (&out.ring, out.staging.as_ref()), span, imm, None) {
-                Ok(_) => {
+                Ok(()) => {
                     self.endpoint.mark(self.cell, &inner.proto, Mark::Posted, 0);
                     inner.counters.tx_bytes_link += u64::from(span.len);
                     inner.counters.tx_msgs_link += 1;
                     inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);
                     done += span.len as usize;
                 }
-                Err(PostError::QueueFull) => {
+                Err(InPlaceError::Post(PostError::QueueFull)) => {
                     drop(tx);
                     // The kernel, too, takes bytes that it cannot send yet. SAFETY: the rest of the caller's buffer.
                     return unsafe { self.cork_and_continue(Corked { span, rewind }, src, len, done) };
@@ -137,7 +137,7 @@ impl LockedStream<'_> {
         // Everything that has come on the link is handled first.
         let seen = Some(link.seen());
         let posted = tx.data(self.endpoint.device(), (&out.ring, out.staging.as_ref()), span, imm, seen);
-        if posted != Ok(true) {
+        if posted.is_err() {
             inner.proto.uncommit(len, rewind);
             return false;
         }
