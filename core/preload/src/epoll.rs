@@ -468,3 +468,6 @@ impl Epoll {
         !self.has_streams() || none_away() && shared.kick.is_made()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! The count of streams that are away from the kernel. While it is wrong, a wait still finds everything: by the kernel alone, and then
+//! late, or by looking at links in vain.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use super::*;
+
+const ON_LINK: Readiness = Readiness::WRITABLE;
+
+/// An instance that watches one socket for input, as if that were a stream.
+struct Watching {
+    epoll: Epoll,
+    fd: c_int,
+    _open: (UnixStream, UnixStream, OwnedFd),
+}
+
+impl Watching {
+    fn new() -> Watching {
+        let (socket, peer) = UnixStream::pair().expect("a pair of sockets");
+        // SAFETY: no pointers; the number is this test's alone.
+        let instance = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+        let (epoll, fd) = (Epoll::new(instance.as_raw_fd()), socket.as_raw_fd());
+        let watching = Watching { epoll, fd, _open: (socket, peer, instance) };
+        watching.add();
+        watching.shared().streams.store(1, Ordering::Relaxed);
+        watching.shared().ensure_kick();
+        watching
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.epoll.shared
+    }
+
+    fn add(&self) {
+        let events = libc::EPOLLIN as u32;
+        let mut state = self.shared().state.lock();
+        assert_eq!(kernel_ctl(self.shared().kernel().epfd, libc::EPOLL_CTL_ADD, self.fd, events), 0);
+        self.shared().forget(state.interests.insert(self.fd, Interest::kernels(events, 7)));
+    }
+
+    fn goes_to(&self, now: Readiness) {
+        self.shared().handle_change(self.fd, now, Change::Readiness);
+    }
+
+    /// How many streams are counted, and whether a wait leaves everything to the kernel.
+    fn counted(&self) -> (u32, bool) {
+        (self.shared().away.load(Ordering::SeqCst), self.epoll.is_kernels())
+    }
+}
+
+#[test]
+fn a_stream_counts_as_away_once_and_until_it_comes_back() {
+    let watching = Watching::new();
+    assert_eq!(watching.counted(), (0, true));
+    for _ in 0..2 {
+        watching.goes_to(ON_LINK);
+        watching.goes_to(ON_LINK);
+        assert_eq!(watching.counted(), (1, false));
+        watching.goes_to(BOTH_KERNEL);
+        watching.goes_to(BOTH_KERNEL);
+        assert_eq!(watching.counted(), (0, true));
+    }
+}
+
+#[test]
+fn a_stream_that_is_not_watched_any_more_is_not_away() {
+    use crate::watchers::Subscriber;
+    let watching = Watching::new();
+    let shared = watching.shared();
+    watching.goes_to(ON_LINK);
+    shared.leave_to_kernel(watching.fd);
+    assert_eq!(watching.counted(), (0, true));
+    watching.goes_to(ON_LINK);
+    shared.remove(watching.fd, true);
+    assert_eq!(watching.counted(), (0, true));
+    watching.add();
+    watching.goes_to(ON_LINK);
+    assert_eq!(watching.counted(), (1, false));
+    shared.forget_streams();
+    assert_eq!(watching.counted(), (0, true));
+}
