@@ -21,7 +21,7 @@ from netacc_lab.sim import (
     units,
 )
 from netacc_lab.sim.cli import main
-from netacc_lab.sim.model import Placement, Topology
+from netacc_lab.sim.model import OF_A_HOST, Placement, Topology
 from netacc_lab.sim.rate_control import USERS
 from netacc_lab.sim.topology import build
 
@@ -500,4 +500,67 @@ def test_profiles_are_valid(kind: str) -> None:
         assert all(len(sourced.source) > 5 for sourced in profile.values.values())
         if kind == "device":
             profiles.device(name, Scenario.model_fields["device"].default, "-")
-    assert resolve.FORMAT == 5
+    assert resolve.FORMAT == 6
+
+
+def _two(parameter: declared.Parameter) -> tuple[list[object], list[object]]:
+    """Two values of a parameter as a scenario writes them, and in the resolved form."""
+    if parameter.unit == "distribution":
+        return ["5us", {"exponential": "7us"}], [5_000, {"exponential": 7_000}]
+    if parameter.unit == "switch":
+        return [False, True], [False, True]
+    if parameter.unit == "count":
+        return [5, 7], [5, 7]
+    unit, factor = {"time": ("us", 1000), "size": ("KiB", 1024)}[parameter.unit]
+    return [f"5{unit}", f"7{unit}"], [5 * factor, 7 * factor]
+
+
+@pytest.mark.parametrize("parameter", declared.TABLES["stack"], ids=lambda each: each.name)
+def test_each_cost_can_be_set_and_swept(write: Write, parameter: declared.Parameter) -> None:
+    """Breaks if a value of a stack cannot be set by its key, varied in a study, or changes nothing."""
+    file = write(("[measure]", '[host]\nprofile = "two-cores"\n[measure]'))
+    written, expected = _two(parameter)
+    swept = resolve.runs(file, sweep={f"stack.{parameter.name}": written}, seeds=[1])
+    assert [each.resolved["processors"]["costs"][parameter.key] for each in swept] == expected
+    (unswept,) = resolve.runs(file, seeds=[1])
+    others = {**unswept.resolved["processors"]["costs"], parameter.key: expected[0]}
+    assert swept[0].resolved["processors"]["costs"] == others, "nothing else changes"
+    if parameter.name in OF_A_HOST:
+        with pytest.raises(ScenarioError, match="no such key"):
+            resolve.runs(file, sweep={f"workload.0.costs.{parameter.name}": written}, seeds=[1])
+    else:
+        own = resolve.runs(file, sweep={f"workload.0.costs.{parameter.name}": written}, seeds=[1])
+        assert [each.resolved["groups"][0]["costs"][parameter.key] for each in own] == expected
+
+
+def test_each_value_of_a_host_can_be_set_and_swept(write: Write) -> None:
+    """Breaks if a value of a host's profile has no key, or the key changes nothing."""
+    values: dict[str, list[Any]] = {"cores": [3, 5], "work-factor": [2.0, 3.0], "free": [False, True]}
+    assert set(values) == {field.alias for field in profiles.HostValues.model_fields.values()}
+    file = write(("[measure]", '[host]\nprofile = "two-cores"\n[measure]'))
+    for key, two in values.items():
+        swept = resolve.runs(file, sweep={f"host.{key}": two}, seeds=[1])
+        assert swept[0].resolved["processors"] != swept[1].resolved["processors"], key
+    assert swept[1].resolved["processors"] is None
+
+
+def test_a_workload_has_costs_of_its_own(write: Write, tmp_path: Path) -> None:
+    """Breaks if a cost of one workload is lost, gets into the other, or is accepted where calls are free."""
+    get = 'request = "64B"\nresponse = "1KiB"\n'
+    other = (
+        f'[[workload]]\nname = "other"\nclients = 1\n{get}[workload.costs]\nsystem-call = "9us"\n[measure]'
+    )
+    hosts = '[host]\nprofile = "two-cores"\n[stack]\nkind = "kernel-tcp"\nsegment = "3us"\n'
+    (found, *_) = resolve.runs(write(("[measure]", hosts + other)))
+    first, second = found.resolved["groups"]
+    whole = found.resolved["processors"]["costs"]
+    assert first["costs"] is None and whole["segment_ns"] == 3_000
+    assert second["costs"] == {**whole, "system_call_ns": 9_000}
+    profile = (paths.profiles_folder() / "kernel-tcp.toml").read_text().replace('"652ns"', '"777ns"')
+    (tmp_path / "mine.toml").write_text(profile)
+    named = other.replace("[workload.costs]", 'costs-profile = "mine.toml"\n[workload.costs]')
+    (found, *_) = resolve.runs(write(("[measure]", hosts + named)))
+    second = found.resolved["groups"][1]["costs"]
+    assert (second["segment_ns"], second["system_call_ns"]) == (777, 9_000)
+    with pytest.raises(ScenarioError, match=r"workload\.1\.costs: has no effect"):
+        resolve.runs(write(("[measure]", other)))

@@ -56,6 +56,11 @@ parameters! {
         sleep: Distribution = Distribution::ZERO;
         /// Copying 1024 bytes.
         copy_per_kib: Distribution = Distribution::ZERO;
+        /// Bringing the stack's state of a connection into the caches, at each turn that finds it displaced by the states of others.
+        cold: Distribution = Distribution::ZERO;
+        /// Connections of a thread whose states the caches keep. With more the turns come in no order that caches foresee, so the
+        /// share 1 - this / connections finds its state displaced; each turn pays that share. The default is arbitrary.
+        warm_connections: u32 = 100, at least 1;
         /// Making and closing a connection, at each end, including its segments without data.
         connection: Distribution = Distribution::ZERO;
         /// Making a link, at each end: the time of the library's helper thread, without the device's own.
@@ -136,6 +141,14 @@ impl ProcessorConfig {
         (!self.save_interval.is_zero()).then_some(threads as u32)
     }
 
+    /// The share of turns that find their connection's state displaced, in millionths, with so many connections of the process.
+    pub fn cold_ppm(&self, connections: u32) -> u32 {
+        let each = connections.div_ceil(self.threads.max(1));
+        let displaced = each.saturating_sub(self.warm_connections);
+        // Below a million, since no more are displaced than there are.
+        (u64::from(displaced) * 1_000_000 / u64::from(each.max(1))) as u32
+    }
+
     /// The work of receiving so many bytes from TCP: their segments and packets.
     pub fn receiving(&self, bytes: u64, seed: u64) -> Duration {
         let received = Work { tcp_bytes: [bytes, 0], ..Work::default() };
@@ -167,6 +180,7 @@ impl ProcessorConfig {
             false => (segments + u64::from(work.datagrams), pieces(read, self.packet_size_bytes)),
         };
         let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let part = |time: Duration, ppm: u32| time * ppm / 1_000_000;
         sum(&self.library_call, work.library_calls)
             + sum(&self.system_call, work.system_calls)
             + sum(&self.connection, work.connections)
@@ -179,6 +193,8 @@ impl ProcessorConfig {
             + sum(&self.packet, count(packets))
             + sum(&self.copy_on_write, work.copies)
             + sum(&self.post, work.posts)
+            + part(sum(&self.cold, work.turns), work.cold_ppm)
+            + part(work.cold_service, work.cold_ppm)
     }
 
     /// The interruptions of a core.
@@ -217,6 +233,12 @@ pub struct Work {
     pub copies: u32,
     /// The program's own work.
     pub service: Duration,
+    /// Turns of connections.
+    pub turns: u32,
+    /// The program's own work for turns that find their connection's state displaced.
+    pub cold_service: Duration,
+    /// The share of turns that do, in millionths.
+    pub cold_ppm: u32,
 }
 
 /// The use of processors.
@@ -546,6 +568,20 @@ mod tests {
         let expected = 200 + 900 + 180_000 + 2000 + 40_000 + 300_000 + 80_000 + 3000 + 7000;
         assert_eq!(config.time(&work, 1), Duration::from_nanos(expected));
         assert_eq!(ProcessorConfig::free().time(&Work { service: Duration::ZERO, ..work }, 1), Duration::ZERO);
+    }
+
+    // Breaks if connections that the caches hold are displaced, or those beyond are not, or each thread's count as all.
+    #[test]
+    fn only_connections_beyond_the_caches_are_displaced() {
+        let config = ProcessorConfig { cold: us(4).into(), warm_connections: 100, ..ProcessorConfig::free() };
+        assert_eq!([0, 1, 100, 101, 200, 1000].map(|n| config.cold_ppm(n)), [0, 0, 0, 9_900, 500_000, 900_000]);
+        let shared = ProcessorConfig { threads: 4, ..config.clone() };
+        assert_eq!([400, 800].map(|n| shared.cold_ppm(n)), [0, 500_000]);
+        let turn = |cold_ppm| {
+            let work = Work { turns: 1, cold_service: us(2), cold_ppm, ..Work::default() };
+            config.time(&work, 1)
+        };
+        assert_eq!([0, 500_000, 1_000_000].map(turn), [us(0), us(3), us(6)]);
     }
 
     // Breaks if more work than was predicted makes the rest of it take another time: the difference could be negative.

@@ -120,6 +120,9 @@ pub(crate) struct Connection {
     pub(crate) service: Duration,
     /// Application work for each answer, at the client.
     pub(crate) client_service: Duration,
+    /// More of it for a turn that finds the connection's state displaced from the caches, at the server and at the client.
+    pub(crate) cold_service: Duration,
+    pub(crate) client_cold_service: Duration,
     pub(crate) wire: AnchorWire,
     /// Its messages, if they are traced.
     pub(crate) traced: Option<Box<Underway>>,
@@ -285,6 +288,8 @@ pub(crate) fn connect(
         is_open: false,
         service: conversation.service,
         client_service: conversation.client_service,
+        cold_service: conversation.cold_service,
+        client_cold_service: conversation.client_cold_service,
         wire,
         traced: None,
     }

@@ -52,6 +52,8 @@ pub(crate) enum Due {
 pub(crate) struct HostState {
     /// `None` where calls take no time.
     pub(crate) threads: Option<HostThreads>,
+    /// Connections of the process that it has not closed.
+    pub(crate) connections: u32,
     /// When making links begins to take the processors' time.
     pub(crate) links_cost_from: Instant,
     pub(crate) interrupts: Interrupts,
@@ -70,6 +72,7 @@ impl HostState {
     fn new(of: &HostConfig, ready: Arc<ReadyStreams>) -> HostState {
         HostState {
             threads: of.processor.clone().map(HostThreads::new),
+            connections: 0,
             links_cost_from: of.commands_from,
             interrupts: of.interrupts,
             interrupted: None,

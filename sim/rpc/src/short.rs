@@ -51,6 +51,9 @@ impl Run {
             Tcp::Memory if begun.is_some() => connection.wire.watch(number as u32, &self.used),
             Tcp::Memory => {}
         }
+        for side in [0, 1] {
+            self.hosts[connection.host(side)].connections += 1;
+        }
         entry.insert(connection);
         number
     }
@@ -120,6 +123,7 @@ impl Run {
         let counters = socket.cell.lock(endpoint).counters();
         self.results.carried[connection.conversation as usize].add(&counters);
         connection.sockets[side] = None;
+        self.hosts[host].connections -= 1;
         if self.tcp == Tcp::Memory {
             self.nudge_peer(number, host);
         }

@@ -254,10 +254,19 @@ impl Run {
         // Paid when it is first used; lasting connections were made before the run.
         let connections = u32::from(connection.short.is_some() && !connection.was_used[side]);
         let calls = u32::from(step.asks) + u32::from(moves.read > 0) + u32::from(moves.written > 0);
-        let each = if side == 1 { connection.service } else { connection.client_service };
+        let (each, cold) = match side {
+            1 => (connection.service, connection.cold_service),
+            _ => (connection.client_service, connection.client_cold_service),
+        };
+        // A turn begins with what it reads, or is one of a client that has nothing to read.
+        let turns = u32::from(moves.read > 0 || step.part == Part::Whole);
+        let HostState { threads, connections: open, .. } = &self.hosts[host];
+        let costs = connection.costs.as_deref().or_else(|| threads.as_ref().map(|threads| threads.processors.config()));
+        let cold_ppm = costs.map_or(0, |costs| costs.cold_ppm(*open));
+        let cold = Work { turns, cold_service: cold * turns, cold_ppm, ..Work::default() };
         let saves = side == 1 && self.hosts[host].threads.as_ref().is_some_and(HostThreads::is_saving);
         let copies = if saves { moves.served } else { 0 };
-        let work = Work { connections, bytes, copies, service: each * moves.served, ..Work::default() };
+        let work = Work { connections, bytes, copies, service: each * moves.served, ..cold };
         match connection.is_linked(&self.endpoints[host], side) {
             true => Work { library_calls: calls, posts: u32::from(moves.written > 0), ..work },
             false => Work { system_calls: calls, tcp_bytes: [moves.read, moves.written], ..work },

@@ -209,6 +209,10 @@ pub struct Conversation {
     pub service: Duration,
     /// The client's own work for each answer, where its host has processors.
     pub client_service: Duration,
+    /// More work of the server for a turn that finds its connection's state displaced from the caches.
+    pub cold_service: Duration,
+    /// The same of the client.
+    pub client_cold_service: Duration,
 }
 
 impl Conversation {
@@ -236,6 +240,8 @@ impl Conversation {
             seed: 0,
             service: Duration::ZERO,
             client_service: Duration::ZERO,
+            cold_service: Duration::ZERO,
+            client_cold_service: Duration::ZERO,
         })
     }
 

@@ -110,6 +110,28 @@ fn a_round_asks_once() {
     assert!((100..700).contains(&(asking / 100)), "{} rounds for 800 requests", asking / 100);
 }
 
+// Breaks if states beyond the caches cost nothing, those within them something, or a closed connection goes on displacing others.
+#[test]
+fn displaced_states_take_their_time() {
+    let processor = ProcessorConfig { cold: ns(4_000).into(), warm_connections: 2, ..polling() };
+    let busy = |talks: Vec<Conversation>| {
+        let count = talks.len() as u32;
+        let outcome = run(Some(processor.clone()), true, talks);
+        let busy = outcome.usage[1].expect("the server has processors").busy.as_nanos() as u64;
+        (busy - u64::from(count) * 100 * cost_on_a_link()) / (u64::from(count) * 100)
+    };
+    assert_eq!([1, 2, 4, 8].map(|count| busy(talks(count, 100))), [0, 0, 2_000, 3_000]);
+    let own = Conversation { cold_service: ns(1_000), client_cold_service: ns(50_000), ..talks(1, 100).remove(0) };
+    assert_eq!(busy(vec![own; 4]), 2_500);
+    // One after the other: at most two at a time, as the server may close one late.
+    let short = Conversation { requests_per_connection: NonZeroU32::new(1), ..talks(1, 100).remove(0) };
+    let took = |cold: u64| {
+        let processor = ProcessorConfig { cold: ns(cold).into(), ..processor.clone() };
+        run(Some(processor), false, vec![short.clone()]).usage[1].expect("it has processors").busy
+    };
+    assert_eq!(took(4_000), took(0));
+}
+
 // Breaks if a client's own work is free, or that of others.
 #[test]
 fn a_clients_work_takes_its_time() {

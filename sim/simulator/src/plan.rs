@@ -122,6 +122,8 @@ impl Scenario {
                     seed,
                     service: Duration::from_nanos(group.service_ns),
                     client_service: Duration::from_nanos(group.client_service_ns),
+                    cold_service: Duration::from_nanos(group.cold_service_ns),
+                    client_cold_service: Duration::from_nanos(group.client_cold_service_ns),
                 });
                 number += 1;
             }

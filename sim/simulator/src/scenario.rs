@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::parameters::{Device, Switch};
 
 /// Version of the format.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 
 /// An error in a resolved scenario.
 #[derive(Debug, thiserror::Error)]
@@ -166,6 +166,10 @@ pub struct Group {
     pub service_ns: u64,
     /// The application's work for an answer, at the client.
     pub client_service_ns: u64,
+    /// More of the server's work, in nanoseconds, for a turn whose connection's state is displaced from the caches.
+    pub cold_service_ns: u64,
+    /// The same of the client's.
+    pub client_cold_service_ns: u64,
 }
 
 /// How a server treats datagrams.

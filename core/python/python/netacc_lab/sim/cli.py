@@ -91,12 +91,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _values(text: str) -> list[Any]:
-    """Values of a key: JSON each, or else plain strings. A table, as of a distribution, is one value."""
-    if text.startswith("{"):
+    """Values of a key: JSON each, or else plain strings.
+
+    A table, as of a distribution, is one value. A list in JSON has all of them.
+    """
+    if text.startswith(("{", "[")):
         try:
-            return [json.loads(text)]
+            value = json.loads(text)
         except json.JSONDecodeError as error:
-            raise refuse("--set", text, f"is no table in JSON: {error}") from None
+            raise refuse("--set", text, f"is no table or list in JSON: {error}") from None
+        return value if isinstance(value, list) else [value]
     found: list[Any] = []
     for part in text.split(","):
         try:

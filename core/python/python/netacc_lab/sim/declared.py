@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -65,10 +65,17 @@ def _read() -> dict[str, list[Parameter]]:
 TABLES = _read()
 
 
-def model(table: str, base: type[BaseModel], *, optional: bool = False) -> type[BaseModel]:
-    """A model with all parameters of a table. Values that are not given are None if `optional`."""
+def model(
+    table: str, base: type[BaseModel], *, optional: bool = False, without: Collection[str] = ()
+) -> type[BaseModel]:
+    """A model with the parameters of a table, but for those `without`.
+
+    Values that are not given are None if `optional`.
+    """
     fields: dict[str, Any] = {}
     for each in TABLES[table]:
+        if each.name in without:
+            continue
         kind, text = each.annotation(), each.description
         if optional:
             if each.default is not None:

@@ -103,6 +103,7 @@ class HostChoice(Strict):
     """The hosts' processors: a profile of `models/profiles`. Calls on `free` ones take no time."""
 
     profile: Profile = Field(default="free", description="by name; or a file, by its path from the scenario")
+    free: bool | None = Field(default=None, description="calls take no time; else the profile's")
     cores: Annotated[int, Field(ge=0, strict=True)] | None = Field(
         default=None, description="0 for one each thread; else the profile's"
     )
@@ -174,6 +175,18 @@ class Stack(declared.model("stack", Strict, optional=True)):  # type: ignore[mis
     tcp_mtu: Size = Field(default=1500, description="of a TCP packet, with its headers")
 
 
+#: Costs that a host's process pays whatever stack a workload is on.
+OF_A_HOST = (
+    *("spin", "wake-up", "sleep", "link", "promotion", "stack-thread", "datagram-queue"),
+    *("tick-interval", "tick", "noise-interval", "noise"),
+    *("save-interval", "fork", "save", "save-slice"),
+)
+
+
+class Costs(declared.model("stack", Strict, optional=True, without=OF_A_HOST)):  # type: ignore[misc]
+    """Costs of a workload's calls that differ from those of its stack's profile."""
+
+
 class SizeShare(Strict):
     """Some of the messages."""
 
@@ -230,6 +243,12 @@ class Workload(Strict):
         description="its stack, with the costs of that stack's profile; else the scenario's. Workloads on "
         "links and on kernel TCP share hosts and network",
     )
+    costs_profile: Profile | None = Field(
+        default=None,
+        description="of its stack's costs: by name; or a file, by its path from the scenario; else the "
+        "scenario's, or on another stack than the scenario's that of its kind",
+    )
+    costs: Costs = Costs()
     servers: Count = 1
     clients: Count | None = Field(default=None, description="hosts with clients; flows: their file has them")
     connections: Count = Field(
@@ -275,6 +294,12 @@ class Workload(Strict):
     start: Duration = 0
     service: Duration | None = Field(default=None, description="the server's own work for a request")
     client_service: Duration | None = Field(default=None, description="the client's own work for an answer")
+    cold_service: Duration | None = Field(
+        default=None,
+        description="more of the server's own work, for a turn that finds its connection's state displaced "
+        "from the caches by those of others (stack.warm-connections)",
+    )
+    client_cold_service: Duration | None = Field(default=None, description="the same of the client's")
 
 
 class FaultKind(StrEnum):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from netacc_lab.sim.errors import from_validation, refuse
-from netacc_lab.sim.model import DeviceValues, StackValues, Strict
+from netacc_lab.sim.model import DeviceValues, HostChoice, StackValues, Strict
 from netacc_lab.sim.paths import profiles_folder
 
 
@@ -143,9 +143,10 @@ def device(name: str, overrides: BaseModel, required_by: Path | str) -> DeviceVa
     return merged
 
 
-def host(name: str, required_by: Path | str) -> HostValues:
-    """Processors."""
-    return HostValues.model_validate(load("host", name, required_by).plain())
+def host(chosen: HostChoice, required_by: Path | str) -> HostValues:
+    """Processors: the profile's values, and over them those of a scenario."""
+    base = HostValues.model_validate(load("host", chosen.profile, required_by).plain())
+    return base.model_copy(update=_said(chosen, HostValues))
 
 
 def stack(name: str, overrides: BaseModel, required_by: Path | str) -> StackValues:

@@ -37,7 +37,7 @@ from netacc_lab.sim.topology import Graph, build
 UDP_HEADERS = 28
 
 #: Of the resolved form.
-FORMAT = 5
+FORMAT = 6
 
 Resolved = dict[str, Any]
 
@@ -54,7 +54,13 @@ PLANNED: Resolved = {
     "count": None,
     "service_ns": 0,
     "client_service_ns": 0,
+    "cold_service_ns": 0,
+    "client_cold_service_ns": 0,
 }
+
+
+#: Programs' own work beside the server's for a request, which has a default: keys of a workload.
+OWN_WORK = ("client_service", "cold_service", "client_cold_service")
 
 
 @dataclass(frozen=True)
@@ -288,7 +294,7 @@ def _stack(scenario: Scenario, file: Path) -> Resolved:
 
 
 def _processors(scenario: Scenario, file: Path) -> Resolved | None:
-    host = profiles.host(scenario.host.profile, file)
+    host = profiles.host(scenario.host, file)
     stack, chosen = scenario.stack, scenario.host
     if host.free:
         of_processors = [
@@ -315,12 +321,12 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
     server_loop = chosen.server_loop or ("batches" if redis else "turns")
     values = profiles.stack(stack.profile or stack.kind, stack, file)
     return {
-        "cores": host.cores if chosen.cores is None else chosen.cores,
+        "cores": host.cores,
         "server_threads": chosen.server_threads,
         "client_threads": chosen.client_threads,
         "server_loop": server_loop,
         "client_loop": chosen.client_loop or server_loop,
-        **_scaled(values, _work_factor(scenario, host)),
+        **_scaled(values, host.work_factor),
     }
 
 
@@ -334,21 +340,25 @@ def _scaled(values: StackValues, factor: float) -> Resolved:
     return resolved
 
 
-def _of_stack(workload: Workload, scenario: Scenario, file: Path) -> Resolved:
+def _of_stack(workload: Workload, scenario: Scenario, key: str, file: Path) -> Resolved:
     """The part of a group that follows from its stack: costs only where they are not the hosts'."""
     kind = _kind(workload, scenario)
     found: Resolved = {"promote": _is_promoted(workload, scenario), "costs": None}
-    host = profiles.host(scenario.host.profile, file)
-    if kind is not scenario.stack.kind and not host.free:
-        # Without the scenario's costs: they are of its own stack.
-        values = profiles.stack(kind, Stack(), file)
-        found |= {"costs": _scaled(values, _work_factor(scenario, host))["costs"]}
+    host, stack = profiles.host(scenario.host, file), scenario.stack
+    profile, own = workload.costs_profile, workload.costs
+    given = [name for name in ("costs_profile", "costs") if name in workload.model_fields_set]
+    if host.free or workload.kind == "verbs":
+        for name in given:
+            text = "has no effect: its calls take no time on these processors"
+            raise refuse(file, f"{key}.{name.replace('_', '-')}", text)
+    elif kind is not stack.kind or given:
+        # The scenario's costs are of its own stack.
+        same = kind is stack.kind and profile is None
+        base = stack if same else Stack()
+        values = profiles.stack(profile or (stack.profile if same else None) or kind, base, file)
+        changed = values.model_copy(update={name: of for name, of in own if of is not None})
+        found |= {"costs": _scaled(changed, host.work_factor)["costs"]}
     return found
-
-
-def _work_factor(scenario: Scenario, host: profiles.HostValues) -> float:
-    chosen = scenario.host.work_factor
-    return host.work_factor if chosen is None else chosen
 
 
 def _group(
@@ -387,7 +397,7 @@ def _group(
     measure = scenario.measure
     return {
         "name": workload.name,
-        **_of_stack(workload, scenario, file),
+        **_of_stack(workload, scenario, key, file),
         "clients": [{"client": c, "server": s, "connections": n} for (c, s), n in pairs.items()],
         "request": request,
         "response": response,
@@ -400,12 +410,14 @@ def _group(
         "start_spread_ns": 0 if incast else max(measure.warmup - workload.start, 0) // 2,
         "count": workload.count or (1 if incast else None),
         "service_ns": _service(workload, scenario, key, file),
-        "client_service_ns": _client_service(workload, scenario, key, file),
+        **{f"{name}_ns": _own_work(workload, name, scenario, key, file) for name in OWN_WORK},
     }
 
 
 def _flows(workload: Workload, scenario: Scenario, graph: Graph, key: str, file: Path) -> Resolved:
-    for name in sorted(workload.model_fields_set - {"name", "kind", "stack", "flows"}):
+    for name in sorted(
+        workload.model_fields_set - {"name", "kind", "stack", "costs_profile", "costs", "flows"}
+    ):
         raise refuse(file, f"{key}.{name.replace('_', '-')}", "has no effect: the file has the flows")
     if workload.flows is None:
         raise refuse(file, f"{key}.flows", "is missing: flows needs it")
@@ -417,7 +429,7 @@ def _flows(workload: Workload, scenario: Scenario, graph: Graph, key: str, file:
         raise refuse(file, "measure.duration", text)
     return {
         "name": workload.name,
-        **_of_stack(workload, scenario, file),
+        **_of_stack(workload, scenario, key, file),
         "clients": [{"client": each.src, "server": each.dst, "connections": 1} for each in found],
         "arrival": {
             "kind": "flows",
@@ -430,7 +442,8 @@ def _flows(workload: Workload, scenario: Scenario, graph: Graph, key: str, file:
 
 def _collective(workload: Workload, scenario: Scenario, graph: Graph, key: str, file: Path) -> Resolved:
     for name in sorted(
-        workload.model_fields_set - {"name", "kind", "stack", "collective", "clients", "request"}
+        workload.model_fields_set
+        - {"name", "kind", "stack", "costs_profile", "costs", "collective", "clients", "request"}
     ):
         raise refuse(file, f"{key}.{name.replace('_', '-')}", "has no effect: a collective operation is one")
     if workload.collective is None:
@@ -446,7 +459,7 @@ def _collective(workload: Workload, scenario: Scenario, graph: Graph, key: str, 
     made = collectives.plan(workload.collective, count, bins[0].max)
     return {
         "name": workload.name,
-        **_of_stack(workload, scenario, file),
+        **_of_stack(workload, scenario, key, file),
         **collectives.resolved(made, order[:count]),
         "start_ns": scenario.measure.warmup,
         **PLANNED,
@@ -473,7 +486,7 @@ def _verbs(workload: Workload, key: str, file: Path) -> Resolved | None:
         if workload.verb is not None:
             raise refuse(file, f"{key}.verb", f"has no effect: the workload is {workload.kind}")
         return None
-    for name in ("stack", "service", "client_service"):
+    for name in ("stack", "service", *OWN_WORK):
         if name in workload.model_fields_set:
             text = "has no effect: programs that use verbs themselves poll on cores of their own"
             raise refuse(file, f"{key}.{name.replace('_', '-')}", text)
@@ -481,7 +494,7 @@ def _verbs(workload: Workload, key: str, file: Path) -> Resolved | None:
 
 
 def _service(workload: Workload, scenario: Scenario, key: str, file: Path) -> int:
-    host = profiles.host(scenario.host.profile, file)
+    host = profiles.host(scenario.host, file)
     if host.free:
         if workload.service:
             raise refuse(file, f"{key}.service", "has no effect: calls on free processors take no time")
@@ -489,14 +502,17 @@ def _service(workload: Workload, scenario: Scenario, key: str, file: Path) -> in
     # The rest of a SET's 1.3 us with NetACC without its calls and a copy (profile netacc).
     usual = 950 if workload.kind == "redis-like" else 0
     service = usual if workload.service is None else workload.service
-    return round(service * _work_factor(scenario, host))
+    return round(service * host.work_factor)
 
 
-def _client_service(workload: Workload, scenario: Scenario, key: str, file: Path) -> int:
-    host = profiles.host(scenario.host.profile, file)
-    if host.free and workload.client_service:
-        raise refuse(file, f"{key}.client-service", "has no effect: calls on free processors take no time")
-    return round((workload.client_service or 0) * _work_factor(scenario, host))
+def _own_work(workload: Workload, name: str, scenario: Scenario, key: str, file: Path) -> int:
+    """Nanoseconds of work that a program does itself, if the workload names it."""
+    host = profiles.host(scenario.host, file)
+    value: int = getattr(workload, name) or 0
+    if host.free and value:
+        text = "has no effect: calls on free processors take no time"
+        raise refuse(file, f"{key}.{name.replace('_', '-')}", text)
+    return round(value * host.work_factor)
 
 
 def _lengths(workload: Workload, key: str, file: Path) -> tuple[list[Resolved], list[Resolved]]:
