@@ -15,17 +15,20 @@ from netacc_lab.sim import SerialEngine, profiles, study
 from tests.sim.conftest import Write
 
 #: In nanoseconds.
-KNOWN = {"system-call": 900.0, "segment": 2500.0, "sleep": 40_000.0, "copy-per-kib": 150.0}
+KNOWN = {"system-call": 900.0, "segment": 2500.0, "sleep": 40_000.0, "copy-per-kib": 150.0, "cold": 3000.0}
+#: Connections whose states the caches keep.
+WARM = 120
 WAKE_UP = {"median": 20_000.0, "deviation": 0.4}
 
 
-def _cpu(asks: float, sleeps: float, size: int, segments: bool) -> float:
+def _cpu(asks: float, sleeps: float, size: int, segments: bool, clients: int = 1) -> float:
     calls = (2 + asks + sleeps) * KNOWN["system-call"]
     return (
         calls
         + 2 * segments * KNOWN["segment"]
         + sleeps * KNOWN["sleep"]
         + 2 * size / 1024 * KNOWN["copy-per-kib"]
+        + max(0.0, 1 - WARM / clients) * KNOWN["cold"]
     )
 
 
@@ -47,7 +50,7 @@ def _measured(random: np.random.Generator, spread: float = 0.01) -> dict[str, An
                 sleeps = [float(1 / clients * random.uniform(0.3, 1)) for _ in range(2)]
                 asks = [sleep + float(random.uniform(0, 1 - sleep)) for sleep in sleeps]
                 cpu = [
-                    _cpu(a, s, size, path == "tcp") * random.normal(1, spread)
+                    _cpu(a, s, size, path == "tcp", clients) * random.normal(1, spread)
                     for a, s in zip(asks, sleeps, strict=True)
                 ]
                 run: dict[str, Any] = {
@@ -87,14 +90,16 @@ def test_fits_find_known_costs() -> None:
     for clients, size in measuring.ECHOES * 4:
         sleeps = float(random.uniform(0.3, 1) / clients)
         asks = sleeps + float(random.uniform(0, 1 - sleeps))
-        cpu = _cpu(asks, sleeps, size, True) * random.normal(1, 0.005)
-        observations.append(fitting.Observation("one", asks, sleeps, size, float(cpu)))
+        cpu = _cpu(asks, sleeps, size, True, clients) * random.normal(1, 0.005)
+        observations.append(fitting.Observation("one", asks, sleeps, size, float(cpu), clients))
     found = fitting.costs(observations, segments=True)
     for name, (low, high) in found.intervals.items():
         # A fifth more than the interval: it is one draw of many.
         reach = 0.6 * (high - low)
         assert abs(found.values[name] - KNOWN[name]) < reach, (name, found.values, found.intervals)
     assert found.values["sleep"] == pytest.approx(KNOWN["sleep"], rel=0.02)
+    assert found.values["cold"] == pytest.approx(KNOWN["cold"], rel=0.1)
+    assert found.warm is not None and found.warm[1] <= WARM <= found.warm[2], found.warm
     assert found.values["copy-per-kib"] == pytest.approx(KNOWN["copy-per-kib"], rel=0.05)
     message = found.values["system-call"] + found.values["segment"]
     assert message == pytest.approx(KNOWN["system-call"] + KNOWN["segment"], rel=0.05)
@@ -112,6 +117,19 @@ def test_what_never_varies_is_not_identified() -> None:
     ]
     found = fitting.costs(alike, segments=True)
     assert not all(found.identified(name) for name in found.values), found
+
+
+def test_few_connections_displace_nothing() -> None:
+    """Breaks if measurements of few connections, as earlier calibrations have them, give a cost of many."""
+    random = np.random.default_rng(5)
+    few = [each for each in measuring.ECHOES * 4 if each[0] < fitting.MANY]
+    observations = []
+    for clients, size in few:
+        sleeps = float(random.uniform(0.3, 1) / clients)
+        cpu = _cpu(sleeps, sleeps, size, True, clients) * random.normal(1, 0.005)
+        observations.append(fitting.Observation("one", sleeps, sleeps, size, float(cpu), clients))
+    found = fitting.costs(observations, segments=True)
+    assert "cold" not in found.values and found.warm is None
 
 
 def test_wake_ups_are_half_of_what_is_left() -> None:
@@ -138,6 +156,7 @@ def test_a_profile_is_read_and_runs(tmp_path: Path, write: Write, runs: Path) ->
     read = profiles.load("stack", "here/shm.toml", tmp_path / "any.toml")
     assert read.calibration is not None and len(read.calibration.residuals) == 2 * 3 * len(measuring.ECHOES)
     assert read.plain()["segment"] == "0ns"
+    assert 100 <= read.plain()["warm-connections"] <= 140
     scenario = write(
         (
             'kind = "star"\nhosts = 3\nrate = "25Gbit/s"\ndelay = "1us"',

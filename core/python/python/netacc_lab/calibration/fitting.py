@@ -2,16 +2,17 @@
 
 The processor time of a request at one end, in the model of `models/host`:
 
-    (2 + asks) call + 2 segment + sleeps (call + sleep) + 2 size copy
+    (2 + asks) call + 2 segment + sleeps (call + sleep) + 2 size copy + max(0, 1 - warm / connections) cold
 
-`asks` and `sleeps` are counted. Call and segment differ only by the asks, so they are told apart badly: the
-intervals and correlations say how badly. A wake-up is what is left of half a round trip of one connection.
+`asks` and `sleeps` are counted. `warm` is how many connections' states the caches keep. Call and segment
+differ only by the asks, so they are told apart badly: the intervals and correlations say how badly. A wake-
+up is what is left of half a round trip of one connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,9 @@ from scipy import optimize, stats
 Array = npt.NDArray[np.float64]
 
 #: The parameters of a fit, as profiles name them.
-NAMES = ("system-call", "segment", "sleep", "copy-per-kib")
+NAMES = ("system-call", "segment", "sleep", "copy-per-kib", "cold")
+#: Connections from which on a measurement shows what displaced states cost. Fewer may all be in the caches.
+MANY = 100
 #: Of intervals.
 CONFIDENCE = 0.95
 #: Bins of a fitted histogram. Arbitrary: enough for a tail, few enough to read.
@@ -40,10 +43,13 @@ class Observation:
     sleeps: float
     size: int
     cpu_ns: float
+    connections: int = 1
 
-    def counts(self, segments: bool) -> list[float]:
-        """How often a request has each cost."""
-        return [2 + self.asks + self.sleeps, 2.0 * segments, self.sleeps, 2 * self.size / 1024]
+    def counts(self, segments: bool, warm: int) -> list[float]:
+        """How often a request has each cost, where the caches keep the states of so many connections."""
+        calls = 2 + self.asks + self.sleeps
+        displaced = max(0.0, 1 - warm / self.connections)
+        return [calls, 2.0 * segments, self.sleeps, 2 * self.size / 1024, displaced]
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,9 @@ class Fit:
     intervals: dict[str, tuple[float, float]]
     correlation: list[list[float]]
     residuals: list[tuple[str, float, float]]
+    #: Connections whose states the caches keep, and the interval of that; None where no measurement had
+    #: many.
+    warm: tuple[int, int, int] | None = None
 
     def identified(self, name: str) -> bool:
         """Whether the measurements say more of it than that it is not negative."""
@@ -63,11 +72,35 @@ class Fit:
 
 def costs(observations: Sequence[Observation], *, segments: bool) -> Fit:
     """The costs that fit the observations, relative errors alike. Without segments these cost nothing."""
-    names = [name for name in NAMES if segments or name != "segment"]
-    kept = [place for place, name in enumerate(NAMES) if name in names]
-    counts = np.array([each.counts(segments) for each in observations])[:, kept]
     times = np.array([each.cpu_ns for each in observations])
-    if len(times) <= len(names):
+    most = max((each.connections for each in observations), default=0)
+    left_out = {"segment"} if not segments else set()
+    if most < MANY:
+        found, _ = _linear(observations, times, segments, most, left_out | {"cold"})
+        return found
+    # The share of displaced states has a bend, so each place of it is tried, in steps of about a tenth.
+    tried = np.unique(np.geomspace(MANY / 10, most / 2, 40).round().astype(int))
+    fits = [_linear(observations, times, segments, int(warm), left_out) for warm in tried]
+    squares = np.array([square for _, square in fits])
+    best = int(squares.argmin())
+    found = fits[best][0]
+    free = len(times) - len(found.values) - 1
+    # Those that are no worse than chance makes the best one.
+    bound = squares[best] * (1 + stats.f.ppf(CONFIDENCE, 1, max(free, 1)) / max(free, 1))
+    likely = np.flatnonzero(squares <= bound)
+    # A step more on each side: nothing between two that were tried is excluded.
+    least, most = tried[max(likely[0] - 1, 0)], tried[min(likely[-1] + 1, len(tried) - 1)]
+    return replace(found, warm=(int(tried[best]), int(least), int(most)))
+
+
+def _linear(
+    observations: Sequence[Observation], times: Array, segments: bool, warm: int, left_out: set[str]
+) -> tuple[Fit, float]:
+    """The fit for caches that keep so many connections' states, and the sum of the squares of its errors."""
+    names = [name for name in NAMES if name not in left_out]
+    kept = [place for place, name in enumerate(NAMES) if name in names]
+    counts = np.array([each.counts(segments, warm) for each in observations])[:, kept]
+    if len(times) <= len(names) + 1:
         raise UnfitError(f"{len(times)} observations are too few for {len(names)} costs")
     if not (np.isfinite(counts).all() and np.isfinite(times).all() and (times > 0).all()):
         raise UnfitError("an observation is no positive number")
@@ -87,12 +120,13 @@ def costs(observations: Sequence[Observation], *, segments: bool) -> Fit:
     scale = np.where(errors > 0, errors, 1)
     correlation = covariance / np.outer(scale, scale)
     fitted = model(counts, *found)
-    return Fit(
+    fit = Fit(
         {name: float(value) for name, value in zip(names, found, strict=True)},
         {n: (float(v - r), float(v + r)) for n, v, r in zip(names, found, reach, strict=True)},
         [[float(value) for value in row] for row in correlation],
         [(o.what, o.cpu_ns, float(f)) for o, f in zip(observations, fitted, strict=True)],
     )
+    return fit, float((((fitted - times) / times) ** 2).sum())
 
 
 def wake_ups(round_trips: Sequence[tuple[int, int]], work_ns: float) -> list[tuple[int, int, int]]:

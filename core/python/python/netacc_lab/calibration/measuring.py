@@ -18,7 +18,10 @@ PATHS = ("tcp", "udp", "unix", "shm")
 #: The size of the messages that wake-ups are fitted on.
 SMALL = 64
 #: Connections and sizes of the ping-pongs.
-ECHOES = ((1, SMALL), (4, SMALL), (10, SMALL), (50, SMALL), (1, 16384), (50, 4096), (50, 16384))
+ECHOES = (
+    *((1, SMALL), (4, SMALL), (10, SMALL), (50, SMALL), (1, 16384), (50, 4096), (50, 16384)),
+    *((200, SMALL), (500, SMALL), (1000, SMALL)),
+)
 #: Bytes of datagrams in flight, at most: more may find a buffer full, and a lost one ends a ping-pong.
 MOST_DATAGRAMS = 32 * 1024
 #: Of the measurements' file.

@@ -56,7 +56,8 @@ def _observations(measured: Mapping[str, Any], path: str) -> list[Observation]:
                     continue
                 what = f"{echo['clients']} connections, {echo['size']} B, {end}, round {run['round']}"
                 cpu = run[f"{end}_cpu_s"] * 1e9 / requests
-                found.append(Observation(what, asks, waits[f"{end}_sleeps"], echo["size"], cpu))
+                sleeps, clients = waits[f"{end}_sleeps"], echo["clients"]
+                found.append(Observation(what, asks, sleeps, echo["size"], cpu, clients))
     return found
 
 
@@ -111,7 +112,9 @@ def stack(measured: Mapping[str, Any], found: Calibrated, interruptions: Noise |
     """The profile of a path, as TOML."""
     machine = measured["machine"]
     date = str(machine["date"])[:10]
-    source = f"netacc calibrate, {found.path}: least squares over ping-pongs of 1 to 50 connections"
+    source = (
+        f"netacc calibrate, {found.path}: least squares over ping-pongs of 1 to {_most(measured)} connections"
+    )
     lines = [
         'kind = "stack"',
         f"machine = {json.dumps(machine_of(measured))}",
@@ -128,6 +131,9 @@ def stack(measured: Mapping[str, Any], found: Calibrated, interruptions: Noise |
         low, high = found.fit.intervals[name]
         doubt = "" if found.fit.identified(name) else "; not identified"
         add(name, f'"{round(value)}ns"', f"{source}; 95 %: {low:,.0f} to {high:,.0f} ns{doubt}")
+    if found.fit.warm:
+        warm, least, most = found.fit.warm
+        add("warm-connections", str(warm), f"{source}; 95 %: {least} to {most}")
     call = round(found.fit.values["system-call"])
     add("library-call", f'"{call}ns"', "as system-call: the path's own calls were measured")
     if found.path == "shm":
@@ -141,6 +147,10 @@ def stack(measured: Mapping[str, Any], found: Calibrated, interruptions: Noise |
         add("noise", _histogram(interruptions.lengths), why)
     lines += ["", *_calibration(measured, found)]
     return "\n".join(lines) + "\n"
+
+
+def _most(measured: Mapping[str, Any]) -> int:
+    return max(int(echo["clients"]) for echo in measured["echoes"])
 
 
 def _what(found: Calibrated) -> str:
@@ -228,6 +238,7 @@ def rows(found: Sequence[Calibrated]) -> list[dict[str, Any]]:
             "intervals_ns": each.fit.intervals,
             "correlation": each.fit.correlation,
             "not_identified": [name for name in each.fit.values if not each.fit.identified(name)],
+            "warm_connections": each.fit.warm,
             "worst_residual": max(abs(by / seen - 1) for _, seen, by in each.fit.residuals),
             "stream_ns_per_gib": each.stream,
         }
