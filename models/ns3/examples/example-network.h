@@ -19,13 +19,15 @@
 namespace example
 {
 
-/// Has the simulator keep its events as is two and a half times as fast as its default with a million of them pending.
+/// Has the simulator keep its events as is two and a half times as fast as its default with a million of them pending, and take
+/// memory only when it is used.
 inline void
-UseFastScheduler()
+PrepareSimulator()
 {
     ns3::ObjectFactory scheduler;
     scheduler.SetTypeId("ns3::PriorityQueueScheduler");
     ns3::Simulator::SetScheduler(scheduler);
+    ns3::RnicHelper::TakeMemoryWhenUsed();
 }
 
 /**

@@ -81,7 +81,7 @@ main(int argc, char* argv[])
     cmd.Parse(argc, argv);
     NS_ABORT_MSG_IF(hosts == 0 || count == 0, "there is at least one client and one request");
 
-    example::UseFastScheduler();
+    example::PrepareSimulator();
     uint32_t nodeCount = example::RoundUp(mesh ? hosts : hosts + 1, leaves);
     NS_ABORT_MSG_IF(nodeCount < 2, "at least two hosts are needed");
     auto begun = std::chrono::steady_clock::now();

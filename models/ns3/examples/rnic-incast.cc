@@ -54,7 +54,7 @@ main(int argc, char* argv[])
     cmd.AddValue("ecn", "ns3::RnicSwitch::Ecn");
     cmd.Parse(argc, argv);
 
-    example::UseFastScheduler();
+    example::PrepareSimulator();
     uint32_t count = example::RoundUp(permutation ? senders : senders + 1, leaves);
     Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
     for (uint32_t i = 0; i < senders; i++)

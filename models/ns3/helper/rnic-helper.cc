@@ -9,6 +9,8 @@
 #include "ns3/abort.h"
 #include "ns3/node.h"
 
+#include <malloc.h>
+
 namespace ns3
 {
 
@@ -36,6 +38,12 @@ void
 RnicHelper::SetSeed(uint64_t seed)
 {
     m_seed = seed;
+}
+
+void
+RnicHelper::TakeMemoryWhenUsed()
+{
+    mallopt(M_TOP_PAD, 0);
 }
 
 void

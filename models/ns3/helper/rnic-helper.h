@@ -47,6 +47,12 @@ class RnicHelper
     void SetSeed(uint64_t seed);
 
     /**
+     * Has the C library's allocator take memory from the kernel when it is asked for it, and not ahead. What it took ahead it has to
+     * clear, and so each of the processes' rings would take all of its pages at once, instead of those that are used.
+     */
+    static void TakeMemoryWhenUsed();
+
+    /**
      * Two nodes, one link.
      * \param nodes the nodes
      * \param fleet their NICs, with all flows

@@ -11,6 +11,7 @@
 
 #include "ns3/command-line.h"
 #include "ns3/object-factory.h"
+#include "ns3/rnic-helper.h"
 #include "ns3/simulator.h"
 
 #include <fstream>
@@ -164,6 +165,7 @@ main(int argc, char* argv[])
     ObjectFactory scheduler;
     scheduler.SetTypeId("ns3::PriorityQueueScheduler");
     Simulator::SetScheduler(scheduler);
+    RnicHelper::TakeMemoryWhenUsed();
     ExitCode code = USAGE;
     try
     {
