@@ -26,6 +26,6 @@ def test_rings_take_the_pages_that_are_used(write: Write, runs: Path) -> None:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
-    # A connection has four rings, 256,000 KiB in all. 287,000 KiB were measured while the allocator took memory
-    # ahead, and 160,000 since.
+    # A connection has four rings, 256,000 KiB in all. 287,000 KiB were measured while the allocator took
+    # memory ahead, and 160,000 since.
     assert usage.ru_maxrss < 220_000, f"{usage.ru_maxrss} KiB"
