@@ -193,6 +193,17 @@ def test_bad_measurements_give_one_line(
     assert not list((tmp_path / "out").glob("*.toml"))
 
 
+def test_a_busy_machine_is_no_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Breaks if interruptions that leave no time become a profile, with which simulations answer nothing."""
+    measured = _measured(np.random.default_rng(9))
+    measured["noise"]["processors"][0]["detours_ns"] = [[i * 10_000_000, 9_000_000] for i in range(100)]
+    kept = tmp_path / "kept.json"
+    kept.write_text(json.dumps(measured))
+    assert main(["--from", str(kept), "--output", str(tmp_path / "out")]) == 1
+    assert "interruptions take 90% of the processors' time" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("*.toml"))
+
+
 @pytest.mark.parametrize("arguments", [["--paths", "tcp,warp"], ["--seconds", "nan"], ["--rounds", "0"]])
 def test_bad_arguments_are_refused(arguments: list[str]) -> None:
     """Breaks if something else than what was asked for is measured."""

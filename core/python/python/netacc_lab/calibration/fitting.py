@@ -26,6 +26,8 @@ NAMES = ("system-call", "segment", "sleep", "copy-per-kib", "cold")
 MANY = 100
 #: Of intervals.
 CONFIDENCE = 0.95
+#: The part of a processor's time that noise may take. Arbitrary: with more, simulated programs hardly run.
+MOST_NOISE = 0.5
 #: Bins of a fitted histogram. Arbitrary: enough for a tail, few enough to read.
 BINS = 24
 
@@ -175,6 +177,12 @@ class Noise:
     interval_ns: int
     lengths: list[tuple[int, int, int]]
 
+    @property
+    def share(self) -> float:
+        """The part of a processor's time that they take."""
+        counts = sum(count for count, _, _ in self.lengths)
+        return sum(count * (low + high) / 2 for count, low, high in self.lengths) / counts / self.interval_ns
+
 
 def noise(detours: Sequence[Sequence[tuple[int, int]]], seconds: float) -> Noise | None:
     """The noise of processors that were watched for so long each; None if there was none."""
@@ -189,4 +197,8 @@ def noise(detours: Sequence[Sequence[tuple[int, int]]], seconds: float) -> Noise
         for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
         if count
     ]
-    return Noise(round(seconds * 1e9 * len(detours) / len(lengths)), kept)
+    found = Noise(round(seconds * 1e9 * len(detours) / len(lengths)), kept)
+    if found.share > MOST_NOISE:
+        text = f"interruptions take {found.share:.0%} of the processors' time"
+        raise UnfitError(f"{text}, so little is left for programs: measure while nothing else runs")
+    return found

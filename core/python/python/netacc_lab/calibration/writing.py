@@ -100,6 +100,8 @@ def noise(measured: Mapping[str, Any]) -> Noise | None:
         return fitting.noise([each["detours_ns"] for each in processors], processors[0]["seconds"])
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise MeasuringError(f"measurements of noise: incomplete ({error!r})") from None
+    except fitting.UnfitError as error:
+        raise MeasuringError(f"measurements of noise: {error}") from None
 
 
 def machine_of(measured: Mapping[str, Any]) -> str:
