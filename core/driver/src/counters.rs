@@ -68,6 +68,8 @@ counters! {
     message_credit_stalls,
     /// Protocol violations of peers.
     violations,
+    /// Links that ended because a message was missing or had come before: their device has lost one, or executed one twice.
+    links_out_of_turn,
     /// Payload bytes of closed streams, sent on links.
     tx_bytes_link,
     /// Payload bytes of closed streams, read from links.

@@ -15,9 +15,9 @@ use netacc_device::{
 };
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell, CONTEST_PATIENCE};
 use netacc_proto::{
-    CacheConfig, ControlMessage, Credential, Failure, Hello, Immediate, MessageKind, Open, PreSharedKey, Reason,
-    RingDescriptor, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT, UNUSED_LIMIT,
-    VERSION,
+    number_message, CacheConfig, ControlMessage, Credential, Failure, Hello, Immediate, MessageKind, Open,
+    PreSharedKey, Reason, RingDescriptor, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT,
+    SETUP_LIMIT, UNUSED_LIMIT, VERSION,
 };
 
 use crate::common::{config, connect, connect_over, nonce, run, tuple, Deaf};
@@ -600,5 +600,26 @@ fn without_room_for_a_link_a_stream_stays_on_tcp_for_that_reason() {
         client.promote(&second).expect("the acceptor is published");
         run([&client, &server]);
         assert!(second.lock(&client).proto().is_linked() && second_far.lock(&server).proto().is_linked());
+    }
+}
+
+/// Breaks if a message that the device has executed twice counts twice, or if one that is missing is not missed: SoftRoCE does
+/// both under load.
+#[test]
+fn a_message_out_of_turn_ends_its_link() {
+    //= spec §3.1.4
+    //= type=test
+    for (second, ends) in [(1, false), (0, true), (2, true)] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (server, device) = on_device(fabric.open(LoopbackConfig::soft_roce()), None, 4);
+        let (client, _) = on_device(fabric.open(LoopbackConfig::soft_roce()), None, 4);
+        let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+        stranger.send(&hello(None));
+        run([&client, &server]);
+        let want = Immediate::new(MessageKind::LinkWant, 0).encode();
+        stranger.write(0, Some(number_message(want, second)), &[]);
+        run([&client, &server]);
+        assert_eq!((server.links().len(), count(&server, "links_out_of_turn")), if ends { (0, 1) } else { (1, 0) });
+        assert_eq!(count(&server, "violations"), 0, "the peer may have done nothing wrong");
     }
 }

@@ -45,7 +45,8 @@ pub use stream::{
     SocketError, Stream, StreamConfig, TcpState, TxSink, LINGER_LIMIT, RECORD_GRACE,
 };
 pub use wire::{
-    Accept, ControlMessage, Credential, FlowGrant, FlowRequest, Hello, Immediate, MessageKind, Nonce, Open, ProofBytes,
-    Record, RecordKind, Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CORKED_REWIND,
-    CORKED_WORD, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, RECORD_LEN, VERSION,
+    next_message, number_message, Accept, ControlMessage, Credential, FlowGrant, FlowRequest, Hello, Immediate,
+    MessageKind, Nonce, Open, ProofBytes, Record, RecordKind, Refuse, RingDescriptor, WireError, WireTuple,
+    CONTROL_SLOTS, CONTROL_SLOT_LEN, CORKED_REWIND, CORKED_WORD, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT,
+    LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, NUMBER_BITS, RECORD_LEN, VERSION,
 };

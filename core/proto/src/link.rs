@@ -345,10 +345,12 @@ impl Link {
     /// Reads the peer's count of consumed messages.
     #[inline]
     pub fn handle_peer_consumed(&mut self, consumed: u64) -> Result<bool, Violation> {
-        if consumed == self.peer_consumed {
+        //= spec §5.4.3
+        //# A count beyond the sent messages is a violation; one that goes back has no meaning.
+        if consumed <= self.peer_consumed {
             return Ok(false);
         }
-        if consumed < self.peer_consumed || consumed > self.sent {
+        if consumed > self.sent {
             self.record_violation();
             return Err(Violation("message count out of range"));
         }
@@ -466,9 +468,9 @@ mod tests {
         assert_eq!(control, 4);
         assert_eq!(l.handle_peer_consumed(16), Ok(true));
         assert!(l.take_credit(false));
+        assert_eq!((l.handle_peer_consumed(15), l.peer_consumed()), (Ok(false), 16), "an old count takes nothing back");
         assert!(!l.is_violated());
         assert!(l.handle_peer_consumed(18).is_err() && l.is_violated());
-        assert!(l.handle_peer_consumed(15).is_err());
     }
 
     // Breaks if a sender requests credit again for every message that its peer consumes: each request takes the place

@@ -8,7 +8,7 @@ use device::RemoteKey;
 use netacc_device as device;
 
 /// Protocol version, in HELLO. Links between different versions are refused.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Bytes of one control slot.
 pub const CONTROL_SLOT_LEN: usize = 128;
 /// Control slots at each end of a link.
@@ -101,7 +101,8 @@ impl MessageKind {
 
 //= spec §3.1.1
 //# A *message* consumes one receive of the peer and carries a 32-bit immediate.
-/// The 32-bit immediate of every message: kind in bits 31..28, REWIND in bit 27, the receiver's stream slot in bits 15..0.
+/// The 32-bit immediate of every message: kind in bits 31..28, REWIND in bit 27, the receiver's stream slot in bits 15..0. Bits
+/// 26..16 are for [`number_message`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
     /// The kind of the message.
@@ -135,6 +136,28 @@ impl Immediate {
         let kind = MessageKind::from_bits(bits >> 28).ok_or(WireError::Malformed("message kind"))?;
         Ok(Immediate { kind, rewind: bits & (1 << 27) != 0, slot: bits as u16 })
     }
+}
+
+/// The bits of an immediate that number the message: see [`number_message`].
+pub const NUMBER_BITS: u32 = 0x07FF_0000;
+
+fn number_bits(before: u64) -> u32 {
+    (before as u32) << 16 & NUMBER_BITS
+}
+
+//= spec §3.1.3
+//# Where the peer's memory is not mapped, each side numbers its messages on the link, from 0 and modulo 2048, in the order in
+//# which it posts them.
+/// Numbers a message that comes after so many others on its link.
+#[inline]
+pub fn number_message(immediate: u32, before: u64) -> u32 {
+    immediate | number_bits(before)
+}
+
+/// The immediate of a message without its number, if it is the next one after so many others on its link.
+#[inline]
+pub fn next_message(immediate: u32, before: u64) -> Option<u32> {
+    (immediate & NUMBER_BITS == number_bits(before)).then_some(immediate & !NUMBER_BITS)
 }
 
 /// The place of a stream's ring at the end that receives into it: its region, credit block first.

@@ -2,9 +2,9 @@
 
 use netacc_device::RemoteKey;
 use netacc_proto::{
-    Accept, ControlMessage, Credential, FlowGrant, FlowRequest, Hello, Immediate, MessageKind, Open, Record,
-    RecordKind, Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
-    RECORD_LEN,
+    next_message, number_message, Accept, ControlMessage, Credential, FlowGrant, FlowRequest, Hello, Immediate,
+    MessageKind, Open, Record, RecordKind, Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOT_LEN,
+    CREDIT_BLOCK_LEN, LINK_REGION_LEN, RECORD_LEN,
 };
 use proptest::prelude::*;
 
@@ -100,6 +100,16 @@ proptest! {
     #[test]
     fn immediates_round_trip(imm in immediates()) {
         prop_assert_eq!(Immediate::decode(imm.encode()), Ok(imm));
+    }
+
+    //= spec §3.1.3
+    //= type=test
+    #[test]
+    fn messages_are_numbered(imm in immediates(), before: u64, other: u64) {
+        let bits = number_message(imm.encode(), before);
+        prop_assert_eq!(next_message(bits, before).map(Immediate::decode), Some(Ok(imm)));
+        prop_assert_eq!(next_message(bits, other).is_some(), before % 2048 == other % 2048);
+        prop_assert!(next_message(bits, before.wrapping_add(1)).is_none() && next_message(bits, before.wrapping_sub(1)).is_none());
     }
 
     //= spec §3.2.1, §1.3

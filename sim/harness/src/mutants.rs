@@ -1,14 +1,15 @@
 //! Deliberate faults, to show that the harness would notice: each breaks a rule that devices, anchors and sinks keep.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use netacc_device::loopback::anchor::InMemoryAnchor;
 use netacc_device::{
-    Anchor, AnchorError, Completion, Device, Operation, Payload, PostError, QueuePairId, WorkCompletion, WorkRequest,
+    Anchor, AnchorError, Completion, Device, Operation, Payload, PostError, QueuePairId, Region, WorkCompletion,
+    WorkRequest,
 };
-use netacc_proto::{Immediate, MessageKind, Record, RecordKind, RECORD_LEN};
+use netacc_proto::{Immediate, MessageKind, Record, RecordKind, NUMBER_BITS, RECORD_LEN};
 use parking_lot::Mutex;
 
 use crate::Mutant;
@@ -46,18 +47,36 @@ pub(crate) struct DeviceMutant {
     mutant: Mutant,
     countdown: Countdown,
     delayed: Mutex<BTreeMap<QueuePairId, Delayed>>,
+    /// The last requests of each queue pair.
+    executed: Mutex<BTreeMap<QueuePairId, VecDeque<Executed>>>,
 }
+
+/// A request that the device may execute again, with its payload as the device keeps it.
+struct Executed {
+    operation: Operation,
+    payload: Kept,
+}
+
+enum Kept {
+    Inline(Vec<u8>),
+    Region { region: Region, offset: usize, len: u32 },
+}
+
+/// Requests that can be repeated.
+const REPEATED: usize = 6;
+/// Requests between two repetitions, at most. Arbitrary: each repetition of a message ends a link.
+const REPEATED_AGAIN: u32 = 200;
 
 fn kind_of(operation: &Operation) -> Option<MessageKind> {
     match operation {
-        Operation::Write { imm: Some(imm), .. } => Immediate::decode(*imm).ok().map(|i| i.kind),
+        Operation::Write { imm: Some(imm), .. } => Immediate::decode(*imm & !NUMBER_BITS).ok().map(|i| i.kind),
         _ => None,
     }
 }
 
 impl DeviceMutant {
     pub(crate) fn new(mutant: Mutant, countdown: Countdown) -> DeviceMutant {
-        DeviceMutant { mutant, countdown, delayed: Mutex::default() }
+        DeviceMutant { mutant, countdown, delayed: Mutex::default(), executed: Mutex::default() }
     }
 
     /// Whether a region that is given back is kept.
@@ -134,8 +153,37 @@ impl DeviceMutant {
                 let lie = (1u64 << 40).to_le_bytes();
                 device.post_send(qp, &[WorkRequest { payload: Payload::Inline(&lie), ..*wr }])
             }
+            Mutant::Repeat => self.post_and_repeat(device, qp, wr),
             _ => device.post_send(qp, wrs),
         }
+    }
+
+    /// Posts a request and, sometimes, an earlier one again.
+    fn post_and_repeat(&self, device: &dyn Device, qp: QueuePairId, wr: &WorkRequest<'_>) -> Result<usize, PostError> {
+        let posted = device.post_send(qp, std::slice::from_ref(wr))?;
+        let payload = match wr.payload {
+            Payload::Inline(bytes) => Kept::Inline(bytes.to_vec()),
+            Payload::Region { region, offset, len } => Kept::Region { region: region.clone(), offset, len },
+            // Shared memory, which repeats nothing.
+            Payload::InPlace { .. } => return Ok(posted),
+        };
+        let mut executed = self.executed.lock();
+        let executed = executed.entry(qp).or_default();
+        executed.push_back(Executed { operation: wr.operation, payload });
+        if executed.len() > REPEATED {
+            executed.pop_front();
+        }
+        if self.countdown.strikes() {
+            self.countdown.reset(wr.payload.len() % REPEATED_AGAIN);
+            let Executed { operation, payload } = &executed[0];
+            let payload = match payload {
+                Kept::Inline(bytes) => Payload::Inline(bytes),
+                Kept::Region { region, offset, len } => Payload::Region { region, offset: *offset, len: *len },
+            };
+            // Refused where its memory is gone: then SoftRoCE could not read it either.
+            let _ = device.post_send(qp, &[WorkRequest { id: wr.id, operation: *operation, payload, signaled: false }]);
+        }
+        Ok(posted)
     }
 }
 

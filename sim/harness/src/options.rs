@@ -67,11 +67,14 @@ pub enum Mutant {
     DropEdge,
     /// A region that was given back stays registered.
     LeakRegion,
+    /// The device executes requests again after later ones, as SoftRoCE does. Between hosts this is no fault of the library: links
+    /// end, and everything else stays true.
+    Repeat,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 11] = [
+    pub const ALL: [Mutant; 12] = [
         Mutant::DropData,
         Mutant::DuplicateData,
         Mutant::ReorderData,
@@ -83,6 +86,7 @@ impl Mutant {
         Mutant::DuplicateAnchor,
         Mutant::DropEdge,
         Mutant::LeakRegion,
+        Mutant::Repeat,
     ];
 }
 
@@ -120,6 +124,8 @@ pub struct Summary {
     pub demotions: u64,
     /// Links that died.
     pub links_failed: u64,
+    /// The links among them on which a message came out of turn.
+    pub links_out_of_turn: u64,
     /// Processes that crashed.
     pub crashes: u64,
     /// Processes that ran short of descriptors, and left their links for good.
@@ -139,6 +145,7 @@ impl std::ops::AddAssign for Summary {
         self.promotions += o.promotions;
         self.demotions += o.demotions;
         self.links_failed += o.links_failed;
+        self.links_out_of_turn += o.links_out_of_turn;
         self.crashes += o.crashes;
         self.shortages += o.shortages;
         self.network_trace = o.network_trace.or(self.network_trace);
@@ -159,6 +166,8 @@ pub enum What {
     FalseError,
     /// A process was accused of breaking the protocol.
     Violation,
+    /// A message was lost, or came twice, on a device that does neither.
+    OutOfTurn,
     /// Readiness was "would block" and the call did not block.
     Readiness,
     /// Readiness was there and the application had no event.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 use netacc_device::loopback::anchor::anchor_pair;
 use netacc_device::loopback::QueuePairEnd;
@@ -322,11 +323,17 @@ impl World {
                 }
             }
         }
+        let repeats = matches!(self.mutant, Some((Mutant::Repeat, _)));
         for (p, process) in self.processes.iter().enumerate() {
             let Some(process) = process else { continue };
-            let count = process.endpoint.counters().violations.load(std::sync::atomic::Ordering::Relaxed);
+            let counters = process.endpoint.counters();
+            let count = counters.violations.load(Ordering::Relaxed);
             if count > 0 {
                 return Err(Broken::new(What::Violation, format!("process {p} counts {count} violations")));
+            }
+            let count = counters.links_out_of_turn.load(Ordering::Relaxed);
+            if count > 0 && !repeats {
+                return Err(Broken::new(What::OutOfTurn, format!("process {p} counts {count} messages out of turn")));
             }
         }
         Ok(())
@@ -353,6 +360,7 @@ impl World {
         self.summary.promotions += get("streams_promoted");
         self.summary.demotions += get("streams_demoted");
         self.summary.links_failed += get("links_failed");
+        self.summary.links_out_of_turn += get("links_out_of_turn");
         self.summary.link_bytes += get("rx_bytes_link");
         for (reason, n) in process.endpoint.counters().reasons() {
             *self.summary.reasons.entry(reason).or_default() += n;

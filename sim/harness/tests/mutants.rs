@@ -1,9 +1,11 @@
 //! Shows that the harness can fail: each deliberate fault is noticed within a few hundred seeds.
 
-use netacc_harness::{run, Mutant, Options, Preset, What};
+use netacc_harness::{run, Mutant, Options, Preset, Summary, What};
 
 /// Seeds tried before a mutant counts as missed.
 const SEEDS: u64 = 400;
+/// Seeds of each kind with a device that repeats requests.
+const REPEATING_SEEDS: u64 = 100;
 
 /// The first failing seed, its failure, and that the same seed is fine without the mutant.
 fn caught(mutant: Mutant, preset: Option<Preset>, expected: &[What]) {
@@ -27,17 +29,20 @@ fn caught(mutant: Mutant, preset: Option<Preset>, expected: &[What]) {
 
 #[test]
 fn a_lost_data_message() {
-    caught(Mutant::DropData, None, &[What::Stuck, What::WrongByte, What::Violation, What::FalseEnd]);
+    let shm = [What::Stuck, What::WrongByte, What::Violation, What::FalseEnd];
+    caught(Mutant::DropData, Some(Preset::Shm), &shm);
+    caught(Mutant::DropData, Some(Preset::Rxe), &[What::OutOfTurn]);
 }
 
 #[test]
 fn a_doubled_data_message() {
-    caught(Mutant::DuplicateData, None, &[What::WrongByte, What::Violation]);
+    caught(Mutant::DuplicateData, Some(Preset::Shm), &[What::WrongByte, What::Violation]);
+    caught(Mutant::DuplicateData, Some(Preset::Erdma), &[What::OutOfTurn]);
 }
 
 #[test]
 fn two_data_messages_reordered() {
-    caught(Mutant::ReorderData, Some(Preset::Rxe), &[What::WrongByte, What::Violation]);
+    caught(Mutant::ReorderData, Some(Preset::Rxe), &[What::OutOfTurn]);
 }
 
 #[test]
@@ -53,7 +58,8 @@ fn a_corrupt_credit_word() {
 #[test]
 fn a_lost_give() {
     // Where the idle time of a seed is short, a stream that waits for ever is checked too often for the drain to end.
-    caught(Mutant::DropGive, None, &[What::Stuck, What::LostEdge, What::Restless]);
+    // Between hosts, where messages are numbered, the next one shows the loss.
+    caught(Mutant::DropGive, None, &[What::Stuck, What::LostEdge, What::Restless, What::OutOfTurn]);
 }
 
 #[test]
@@ -85,5 +91,22 @@ fn a_region_not_given_back() {
 #[test]
 fn a_corrupt_byte_and_a_lost_message_on_modelled_nics() {
     caught(Mutant::CorruptData, Some(Preset::Nic), &[What::WrongByte]);
-    caught(Mutant::DropData, Some(Preset::Nic), &[What::Stuck, What::WrongByte, What::Violation, What::FalseEnd]);
+    caught(Mutant::DropData, Some(Preset::Nic), &[What::OutOfTurn]);
+}
+
+/// Breaks if a message that a device executes again counts twice, or if an old credit word that it writes again is a violation or
+/// leaves a stream waiting.
+#[test]
+fn repeated_requests_end_links_and_harm_nothing_else() {
+    for preset in [Preset::Rxe, Preset::Erdma] {
+        for crowded in [false, true] {
+            let options = Options { mutant: Some(Mutant::Repeat), preset: Some(preset), crowded, ..Options::default() };
+            let mut total = Summary::default();
+            for seed in 0..REPEATING_SEEDS {
+                total += run(seed, &options).unwrap_or_else(|failure| panic!("{preset:?}: {failure}"));
+            }
+            assert!(total.links_out_of_turn > REPEATING_SEEDS / 4, "{total:?}");
+            assert!(total.link_bytes > 0, "{total:?}");
+        }
+    }
 }

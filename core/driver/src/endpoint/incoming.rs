@@ -9,8 +9,8 @@ use netacc_device::{
     Completion, CompletionQueueId, CompletionStatus, PostError, QueuePairId, WorkCompletion, WorkRequestId,
 };
 use netacc_proto::{
-    ControlMessage, Hello, Immediate, LinkError, MessageKind, Open, Reason, Refuse, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN,
-    NO_SLOT,
+    next_message, ControlMessage, Hello, Immediate, LinkError, MessageKind, Open, Reason, Refuse, CONTROL_SLOT_LEN,
+    CREDIT_BLOCK_LEN, NO_SLOT,
 };
 
 use parking_lot::MutexGuard;
@@ -149,7 +149,7 @@ impl Endpoint {
             match wc.completion {
                 Completion::Receive { imm, len } if wc.status == CompletionStatus::Success => {
                     messages += 1;
-                    drained.alive &= self.handle_message(link, rx, imm, len);
+                    drained.alive = drained.alive && self.handle_message(link, rx, imm, len);
                 }
                 Completion::Send { .. } if wc.status == CompletionStatus::Success => drained.sent += 1,
                 _ => drained.failed = true,
@@ -218,6 +218,10 @@ impl Endpoint {
     /// Returns false if the link must end.
     #[inline]
     fn handle_message(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, imm: u32, len: u32) -> bool {
+        let Some(imm) = take_next(link, rx, imm) else {
+            Counters::bump(&self.counters().links_out_of_turn);
+            return false;
+        };
         let Ok(imm) = Immediate::decode(imm) else {
             link.tx.lock().proto.record_violation();
             return false;
@@ -435,6 +439,20 @@ impl Endpoint {
         }
         sent.is_ok()
     }
+}
+
+/// The immediate of the next message of a link, without its number. `None`: this is another message.
+#[inline]
+fn take_next(link: &LinkCell, rx: &mut LinkRx<StreamCell>, imm: u32) -> Option<u32> {
+    if link.caps.peer_memory {
+        return Some(imm);
+    }
+    //= spec §3.1.4
+    //# A message with another number than the next one is not handled, and ends the link: its device has executed a message
+    //# twice, or lost one.
+    let next = next_message(imm, rx.messages)?;
+    rx.messages += 1;
+    Some(next)
 }
 
 pub(super) const EMPTY: WorkCompletion = WorkCompletion {

@@ -55,7 +55,7 @@ impl Sharing {
     }
 
     /// Whether a link with so many streams may take another one. Only links on shared memory are shared automatically:
-    /// SoftRoCE executes messages twice, under load, where several streams have some under way.
+    /// SoftRoCE executes messages twice, under load, where several streams have some under way, and that ends the link.
     pub(super) fn permits(self, caps: &Capabilities, streams: u16) -> bool {
         match self {
             Sharing::UpTo(_) => true,

@@ -90,6 +90,8 @@ pub(crate) struct FirstRegions {
 pub(crate) struct LinkRx<S> {
     /// Streams by our slot.
     pub(crate) slots: Vec<Option<Arc<S>>>,
+    /// Messages received, where they are numbered.
+    pub(crate) messages: u64,
     /// Control messages received.
     pub(crate) controls: u64,
     /// Streams whose anchors have shown, while the link was polled, events that count after another poll.
@@ -129,6 +131,7 @@ impl<S> LinkOf<S> {
             spare: Mutex::default(),
             rx: Mutex::new(LinkRx {
                 slots: Vec::new(),
+                messages: 0,
                 controls: 0,
                 checks: Vec::new(),
                 kept: 0,

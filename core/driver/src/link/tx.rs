@@ -8,8 +8,8 @@ use netacc_device::{
     RemoteRegion, WorkRequest, WorkRequestId,
 };
 use netacc_proto::{
-    ControlMessage, Immediate, Link, MessageKind, RingDescriptor, Span, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN,
-    LINK_REGION_LEN,
+    number_message, ControlMessage, Immediate, Link, MessageKind, RingDescriptor, Span, CONTROL_SLOT_LEN,
+    CREDIT_BLOCK_LEN, LINK_REGION_LEN,
 };
 
 use super::waitlist::WaitList;
@@ -24,6 +24,8 @@ const MAX_DELAYED: usize = 256;
 pub(crate) struct LinkTx {
     pub(crate) proto: Link,
     qp: QueuePairId,
+    /// Each message carries its number.
+    numbers: bool,
     memory: Ends,
     signals: Signals,
     owed: Owed,
@@ -120,6 +122,7 @@ impl LinkTx {
         LinkTx {
             proto,
             qp,
+            numbers: !caps.peer_memory,
             memory: Ends { local, remote, window: window.map(|w| w.memory), staging },
             signals: Signals { needed: !caps.cheap_writes, wanted: false, unsignaled: 0, signaled: 0, full: false },
             owed: Owed::default(),
@@ -187,6 +190,13 @@ impl LinkTx {
     #[inline]
     fn post(&mut self, device: &dyn Device, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
         let signaled = self.signals.needed && (self.signals.wanted || self.signals.unsignaled + 1 >= SIGNAL_INTERVAL);
+        let operation = match operation {
+            Operation::Write { rkey, offset, imm: Some(imm) } if self.numbers => {
+                // Credit was taken for it.
+                Operation::Write { rkey, offset, imm: Some(number_message(imm, self.proto.sent() - 1)) }
+            }
+            other => other,
+        };
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload, signaled };
         match device.post_send(self.qp, &[wr]) {
             // Only accepted requests count: a signaled request that met a full queue is still due.

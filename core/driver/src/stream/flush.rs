@@ -64,7 +64,9 @@ impl LockedStream<'_> {
                 // A signal to read the credit word is useless before the word is there.
                 (Control::Signal(MessageKind::CreditGive), Some(out)) if out.staging.is_some() => {
                     let consumed = inner.proto.positions().1;
-                    if consumed > inner.sending.announced && matches!(inner.proto.rx_source(), RxSource::Link) {
+                    //= spec §5.2.4
+                    //# The credit word is written before, also if it was written with the same position already.
+                    if matches!(inner.proto.rx_source(), RxSource::Link) {
                         tx.credit_word(device, &out.ring, consumed).map(|()| inner.sending.announced = consumed)
                     } else {
                         Ok(())

@@ -417,7 +417,8 @@ impl Stream {
         //# A RESUME position before the last announced consumed position, or beyond the sent position, is a violation;
         //# and so is an end before the received position, or further from the consumed position than the ring is long.
         let ends = rx.received()..=rx.consumed() + u64::from(rx.len());
-        if !ends.contains(&record.end) || tx.handle_consumed(record.position).is_err() {
+        let goes_back = record.position < tx.consumed();
+        if !ends.contains(&record.end) || goes_back || tx.handle_consumed(record.position).is_err() {
             return self.violate("RESUME position out of range");
         }
         //= spec §4.5.4

@@ -3,8 +3,8 @@ use netacc_proto::{Failure, MessageKind};
 use crate::pair::{Pair, A, O, RING};
 
 #[test]
-fn zero_carries_no_information() {
-    //= spec §5.2.1
+fn zero_and_old_positions_carry_no_information() {
+    //= spec §5.2.1, §5.2.2
     //= type=test
     let mut p = Pair::new(false);
     p.write_plain(O, b"before");
@@ -14,7 +14,8 @@ fn zero_carries_no_information() {
     p.write_linked(O, b"x");
     assert!(!p.side[O].handle_consumed(0) && p.side[O].failure().is_none());
     assert!(p.side[O].handle_consumed(7));
-    p.side[O].handle_consumed(6);
+    assert!(!p.side[O].handle_consumed(6) && p.side[O].failure().is_none(), "one that is old has none either");
+    p.side[O].handle_consumed(8);
     assert!(matches!(p.side[O].failure(), Some(Failure::Violation(_))));
 }
 

@@ -356,6 +356,12 @@ impl World {
             if violations > 0 {
                 return Err(Broken::new(What::Violation, format!("host {number} accuses a peer")));
             }
+            if host.endpoint.counters().snapshot()["links_out_of_turn"] > 0 {
+                return Err(Broken::new(
+                    What::OutOfTurn,
+                    format!("host {number} has lost a message, or got one twice"),
+                ));
+            }
         }
         Ok(())
     }
