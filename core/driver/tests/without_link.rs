@@ -142,6 +142,14 @@ impl Stranger {
         self.write(at as u64, Some(Immediate::new(MessageKind::Control, 0).encode()), &message.encode());
     }
 
+    /// As [`send`](Stranger::send), where messages are numbered and all were control messages.
+    fn send_numbered(&mut self, message: &ControlMessage) {
+        let at = CREDIT_BLOCK_LEN + self.sent * CONTROL_SLOT_LEN;
+        let imm = number_message(Immediate::new(MessageKind::Control, 0).encode(), self.sent as u64);
+        self.sent += 1;
+        self.write(at as u64, Some(imm), &message.encode());
+    }
+
     /// Sends a message that consists of its immediate only.
     fn signal(&self, kind: MessageKind, slot: u16) {
         self.write(0, Some(Immediate::new(kind, slot).encode()), &[]);
@@ -469,7 +477,7 @@ fn requests_that_are_refused_are_counted() {
 
     let device = fabric.open(LoopbackConfig::shm());
     let picky = Picky { device: device.clone(), refused: Mutex::new(vec![3, 4]) };
-    let (sink, waits) = (Arc::new(Patient::default()), |patient: &Patient| patient.0.load(Relaxed));
+    let (sink, waits) = (Arc::new(Patient::default()), |patient: &Patient| patient.waits.load(Relaxed));
     let owner = sink.clone();
     let made =
         Endpoint::new(device.clone(), Arc::new(picky), device, config(1), owner, Box::new(|| {}), Box::new(nonce));
@@ -483,9 +491,12 @@ fn requests_that_are_refused_are_counted() {
     assert_eq!(waits(&sink), 1);
 }
 
-/// An owner that counts the calls that may wait for a device.
+/// An owner that counts the calls that may wait for a device, and does something before the next one.
 #[derive(Default)]
-struct Patient(AtomicU32);
+struct Patient {
+    waits: AtomicU32,
+    before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
 
 impl ReadySink for Patient {
     fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
@@ -497,9 +508,51 @@ impl ReadySink for Patient {
     }
     fn moved(&self, _: &Arc<StreamCell>) {}
     fn wait_for_device(&self, call: &mut dyn FnMut()) {
-        self.0.fetch_add(1, Relaxed);
+        self.waits.fetch_add(1, Relaxed);
+        let before = self.before.lock().unwrap().take();
+        before.into_iter().for_each(|before| before());
         call();
     }
+}
+
+/// Breaks if a stream is accepted on a link whose streams have left it because it is dead, but whose queue pair is not ended
+/// yet: nobody would take it off.
+#[test]
+fn a_dead_link_accepts_no_stream() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, _) = on_device(fabric.open(LoopbackConfig::soft_roce()), None, 4);
+    let (device, sink) = (fabric.open(LoopbackConfig::soft_roce()), Arc::new(Patient::default()));
+    let owner = sink.clone();
+    let made = Endpoint::new(
+        device.clone(),
+        device.clone(),
+        device.clone(),
+        config(4),
+        owner,
+        Box::new(|| {}),
+        Box::new(nonce),
+    );
+    let server = Arc::new(made.expect("a loopback device has queues"));
+    let [first, second] = [40_013, 40_014].map(|port| connect(&client, &server, port).1);
+    let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+    stranger.send(&hello(None));
+    let ring = RingDescriptor { rkey: stranger.local.remote.rkey, base: 0, ring_len: 4096 };
+    let asks = |port, far: &Arc<StreamCell>| open_with(&tuple(port), far.number(), ring);
+    stranger.send_numbered(&asks(40_013, &first));
+    run([&client, &server]);
+    let link = first.lock(&server).link().cloned().expect("it is accepted");
+    // Out of turn, so the link ends.
+    stranger.write(0, Some(number_message(Immediate::new(MessageKind::LinkWant, 0).encode(), 7)), &[]);
+    let (owner, dead, last) = (server.clone(), link.clone(), asks(40_014, &second));
+    *sink.before.lock().unwrap() = Some(Box::new(move || {
+        assert!(dead.is_dead());
+        stranger.send_numbered(&last);
+        owner.poll_link(&dead);
+    }));
+    server.poll_link(&link);
+    assert_eq!((sink.waits.load(Relaxed), server.links().len()), (1, 0));
+    assert!(second.lock(&server).link().is_none());
+    assert_eq!(count(&server, "opens_accepted"), 1);
 }
 
 /// A connection manager that refuses requests itself, and counts them. To report them it may have to wait.

@@ -386,6 +386,11 @@ impl Endpoint {
         inner.place = Place::On(Box::new((seat, FlowSender::new(ring_len, inner.by_kernel))));
         drop(inner);
         self.flows.lock().on_links.insert((link.qp, slot), LinkFlow::Sending(flow.clone()));
+        if link.is_dead() {
+            // Its flows may have ended before this one was among them.
+            self.end_flows_on(link.qp);
+            return Ok(());
+        }
         self.send_control(link, ControlMessage::Flow(request));
         Ok(())
     }

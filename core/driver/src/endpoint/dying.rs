@@ -101,17 +101,12 @@ impl Endpoint {
         self.place(link.peer);
     }
 
+    /// Ends an empty link. A stream that has been opened on it meanwhile leaves it again.
     pub(crate) fn destroy_link(&self, qp: QueuePairId) {
         // Not in the condition: the lock would be held while the device is waited for.
-        let removed = self.links.write().remove(&qp);
-        let Some(link) = removed else { return };
-        link.advance(LinkLife::Dead);
-        self.todo.lock().timers.end_setup(qp);
-        self.end_flows_on(qp);
-        self.destroy_qp(&link);
-        if link.connector {
-            self.promotions.lock().ended(link.peer, qp, Reason::LinkFailed);
-        }
+        let link = self.links.read().get(&qp).cloned();
+        let Some(link) = link else { return };
+        self.link_died(&link);
     }
 
     /// A link in this host's memory ends at once; a device may have to answer first.
@@ -121,5 +116,90 @@ impl Endpoint {
         } else {
             self.sink.wait_for_device(&mut || self.device.destroy_qp(link.qp));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
+    use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
+    use netacc_device::{FourTuple, UNKNOWN_STREAM};
+    use netacc_proto::{CacheConfig, Role};
+
+    use super::super::promotions::Waiting;
+    use super::*;
+    use crate::{EndpointConfig, Readiness, ReadySink, Sharing, StreamCell, IDLE_AFTER};
+
+    struct Deaf;
+
+    impl ReadySink for Deaf {
+        fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+            false
+        }
+        fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+        fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+            false
+        }
+        fn moved(&self, _: &Arc<StreamCell>) {}
+    }
+
+    fn endpoint(fabric: &Fabric) -> Endpoint {
+        let device = fabric.open(LoopbackConfig::soft_roce());
+        let config = EndpointConfig {
+            ring_len: 4096,
+            message_len: 1024,
+            sharing: Sharing::UpTo(4),
+            receive_depth: 64,
+            cache: CacheConfig { expire: None, max_all: 4, max_per: 4 },
+            trust_hints: true,
+            key: None,
+            stall_patience: None,
+            idle_after: IDLE_AFTER,
+        };
+        let (cm, directory) = (device.clone(), device.clone());
+        let made = Endpoint::new(device, cm, directory, config, Arc::new(Deaf), Box::new(|| {}), Box::new(|| [7; 16]));
+        made.expect("a loopback device has queues")
+    }
+
+    fn connect(opener: &Endpoint, acceptor: &Endpoint, port: u16) -> [Arc<StreamCell>; 2] {
+        let end = |port| ([127, 0, 0, 1], port).into();
+        let tuple = FourTuple { local: end(port), remote: end(6379) };
+        let (a, b, _) = anchor_pair(AnchorConfig::default());
+        let far = acceptor.adopt(Role::Acceptor, tuple.reversed(), Box::new(b));
+        acceptor.publish(&far);
+        [opener.adopt(Role::Opener, tuple, Box::new(a)), far]
+    }
+
+    fn run(endpoints: [&Endpoint; 2]) {
+        for round in 0..20 {
+            for endpoint in endpoints {
+                endpoint.progress(Instant::from_nanos(round));
+                endpoint.poll(endpoint.default_cq());
+            }
+        }
+    }
+
+    /// Breaks if a stream is opened on a link that has died since it was chosen, or if one that was opened on a link at the moment
+    /// at which that was closed as empty stays on it.
+    #[test]
+    fn no_stream_is_left_on_a_link_that_has_ended() {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+        let [near, far] = connect(&client, &server, 40_001);
+        client.promote(&near).expect("the acceptor is published");
+        run([&client, &server]);
+        let link_of = |endpoint: &Endpoint, cell: &Arc<StreamCell>| cell.lock(endpoint).link().cloned();
+        let theirs = link_of(&server, &far).expect("it is linked");
+        let ours = link_of(&client, &near).expect("it is linked");
+
+        server.destroy_link(theirs.qp);
+        assert!(!far.lock(&server).proto().is_linked());
+
+        // As while another thread ends it: its streams have left it, and its queue pair is still there.
+        ours.advance(LinkLife::Dead);
+        let [stream, _] = connect(&client, &server, 40_002);
+        let waiting = Waiting { stream: stream.clone(), hint: UNKNOWN_STREAM };
+        assert_eq!(client.open_on(&ours, waiting, None), Err(Reason::LinkFailed));
+        assert!(stream.lock(&client).link().is_none());
     }
 }

@@ -99,6 +99,10 @@ impl Endpoint {
         taken: &[WorkCompletion],
     ) {
         let sequence = self.device().qp_sequence(link.qp());
+        if link.is_dead() {
+            // Its streams have left it, or are about to. An OPEN would put another one on it, which nobody would take off.
+            return link.mark_seen(sequence);
+        }
         let mut state = self.drain_link(link, &mut rx, taken);
         if !rx.checks.is_empty() {
             state = self.take_in_checks(link, &mut rx, state);

@@ -175,9 +175,18 @@ impl Endpoint {
     }
 
     /// Opens a stream on a link. `opening` counts it until the peer has answered.
-    fn open_on(&self, link: &Arc<LinkCell>, waiting: Waiting, opening: Option<Tallied>) -> Result<(), Reason> {
+    pub(super) fn open_on(
+        &self,
+        link: &Arc<LinkCell>,
+        waiting: Waiting,
+        opening: Option<Tallied>,
+    ) -> Result<(), Reason> {
         let Waiting { stream: cell, hint } = &waiting;
         let mut rx = link.rx.lock();
+        // It may have died since it was chosen, and then nobody would take the stream off it.
+        if link.is_dead() {
+            return Err(Reason::LinkFailed);
+        }
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
         let opened = self.prepare(link, cell).and_then(|Incoming { region, ring }| {
             let mut guard = cell.lock(self);

@@ -188,7 +188,7 @@ impl Endpoint {
         if now < at {
             return Some(Again { since, at });
         }
-        // An OPEN that comes at this moment is lost, as on a link that dies.
+        // An OPEN that comes at this moment is lost, or its stream leaves the link again, as on a link that dies.
         self.destroy_link(link.qp);
         None
     }
