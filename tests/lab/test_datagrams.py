@@ -54,7 +54,7 @@ def until_on_links(lab: UpLab, way: str) -> None:
         ends = converse(lab, way, number, (True, True))
         for counters in ends:
             assert counters["violations"] == 0
-            assert counters["datagram_flows"] <= 2
+            assert counters["datagram_flows"] <= 2, counters
         # A receiver that sleeps whenever it has received gets all by the kernel.
         if all(counters["datagrams_received_link"] > 0 for counters in ends):
             return
