@@ -4,7 +4,6 @@ use netacc_device::Instant;
 use netacc_host::Usage;
 use netacc_rnic::network::TraceHash;
 
-use crate::flow::Flow;
 use crate::measured::{Carried, Measured, Sample, SetUp, ShortConnection};
 use crate::process::Broken;
 use crate::run::Run;
@@ -139,7 +138,7 @@ impl Run {
     /// Requests that were made and not answered.
     pub fn unanswered(&self) -> u64 {
         let of_connections = self.connections.iter().map(|(_, connection)| connection.exchanges.len() as u64);
-        of_connections.chain(self.flows.iter().flatten().map(Flow::unanswered)).sum::<u64>()
+        of_connections.chain(self.flows.iter().flatten().map(|flow| flow.unanswered())).sum::<u64>()
             + self.exchanges.unanswered()
     }
 

@@ -142,10 +142,10 @@ pub struct Run {
     pub(crate) connections: Slab<Connection>,
     /// Connections that ever were.
     pub(crate) connected: u64,
-    /// By conversation: the client that makes short connections.
-    pub(crate) short_clients: Vec<Option<ShortClient>>,
-    /// By conversation: that of one by datagrams.
-    pub(crate) flows: Vec<Option<Flow>>,
+    /// By conversation: the client that makes short connections. Boxed, as most conversations have none.
+    pub(crate) short_clients: Vec<Option<Box<ShortClient>>>,
+    /// By conversation: that of one by datagrams. Boxed for the same reason.
+    pub(crate) flows: Vec<Option<Box<Flow>>>,
     /// Those by verbs.
     pub(crate) exchanges: VerbsExchanges,
     /// Short connections whose TCP in memory was used.
@@ -195,13 +195,14 @@ impl Run {
             endpoints.push(endpoint);
             hosts.push(HostState::new(of, ready));
         }
-        let short_clients: Vec<_> = config.conversations.iter().map(ShortClient::new).collect();
+        let short_clients: Vec<_> =
+            config.conversations.iter().map(|plan| ShortClient::new(plan).map(Box::new)).collect();
         let limit = |host: u32| {
             let processor = config.hosts[host as usize].processor.as_ref();
             processor.map_or(ProcessorConfig::free().datagram_queue, |processor| processor.datagram_queue)
         };
         let flow = |plan: &Conversation| Flow::new(plan, [plan.client, plan.server].map(limit));
-        let flows: Vec<_> = config.conversations.iter().map(flow).collect();
+        let flows: Vec<_> = config.conversations.iter().map(|plan| flow(plan).map(Box::new)).collect();
         let mut run = Run {
             cluster,
             endpoints,
