@@ -19,8 +19,8 @@ use netacc_driver::{
     Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, ReceivingFlow, SendingFlow, Sharing, Shutdown, StreamCell,
 };
 use netacc_proto::{
-    Accept, CacheConfig, ControlMessage, FlowGrant, FlowRequest, Hello, Immediate, MessageKind, Open, Reason, Record,
-    RecordHeader, RecordKind, RingDescriptor, Role, TxSink, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN,
+    number_message, Accept, CacheConfig, ControlMessage, FlowGrant, FlowRequest, Hello, Immediate, MessageKind, Open,
+    Reason, Record, RecordHeader, RecordKind, RingDescriptor, Role, TxSink, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN,
     CREDIT_BLOCK_LEN, FLOW_RECORD_HEADER_LEN, LINK_REGION_LEN, VERSION,
 };
 
@@ -142,7 +142,10 @@ struct Stranger {
     /// Its ring, which the victim writes into.
     ring: Region,
     anchor: InMemoryAnchor,
+    /// Control messages.
     sent: usize,
+    /// Messages, where they are numbered.
+    numbered: Option<u64>,
 }
 
 const HONEST_PORT: u16 = 40_001;
@@ -295,7 +298,8 @@ impl Stranger {
             if let Some(CmEvent::Established { qp, local, remote, .. }) = device.poll_event() {
                 device.post_recv(qp, 64).expect("a fresh queue pair has room");
                 let ring = device.alloc_region(qp, CREDIT_BLOCK_LEN + RING_LEN as usize).expect("there is memory");
-                let mut stranger = Stranger { device, qp, local, remote, ring, anchor, sent: 0 };
+                let numbered = (!mapped).then_some(0);
+                let mut stranger = Stranger { device, qp, local, remote, ring, anchor, sent: 0, numbered };
                 let hello =
                     Hello { version: VERSION, receive_depth: 64, max_streams: 4, credential: None, datagrams: true };
                 stranger.send(&ControlMessage::Hello(hello).encode());
@@ -327,7 +331,9 @@ impl Stranger {
                 };
                 self.send(&ControlMessage::Open(open).encode());
             }
-            Action::Immediate(bits) => self.write(self.remote, 0, Some(bits), &[]),
+            Action::Immediate(bits) => {
+                self.post(self.remote, 0, Some(bits), &[]);
+            }
             Action::Signal { kind, slot } => {
                 let slot = slot.or_else(|| self.accepted().map(|accept| accept.slot)).unwrap_or(0);
                 self.write(self.remote, 0, Some(u32::from(kind % 16) << 28 | u32::from(slot)), &[]);
@@ -405,11 +411,20 @@ impl Stranger {
         self.write(self.remote, at as u64, Some(Immediate::new(MessageKind::Control, 0).encode()), message);
     }
 
-    /// The peer never sees a request that the device refuses.
-    fn write(&self, region: RemoteRegion, at: u64, imm: Option<u32>, bytes: &[u8]) {
+    /// Writes, with the next number if it is a message that has one.
+    fn write(&mut self, region: RemoteRegion, at: u64, imm: Option<u32>, bytes: &[u8]) {
+        let number = imm.and(self.numbered);
+        let imm = imm.map(|imm| number.map_or(imm, |before| number_message(imm, before)));
+        if self.post(region, at, imm, bytes) {
+            self.numbered = number.map(|before| before + 1).or(self.numbered);
+        }
+    }
+
+    /// Writes, with this immediate. The peer never sees a request that the device refuses: then false.
+    fn post(&self, region: RemoteRegion, at: u64, imm: Option<u32>, bytes: &[u8]) -> bool {
         let operation = Operation::Write { rkey: region.rkey, offset: region.base.wrapping_add(at), imm };
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(bytes), signaled: false };
-        let _ = self.device.post_send(self.qp, &[wr]);
+        self.device.post_send(self.qp, &[wr]).is_ok()
     }
 
     fn descriptor(&self, ring: bool) -> RingDescriptor {
