@@ -51,7 +51,9 @@ impl LockedStream<'_> {
                 // A peer that reads nothing may do so for hours.
                 return Some(Again { since, at: now + idle.max(idle_after) });
             }
-            if out.shrinks() {
+            // Of a stream that has left the link it is not known what its peer has still to read from the ring. All of the
+            // ring goes once the peer has left it, too.
+            if inner.proto.tx_ring_len() > 0 && out.shrinks() {
                 self.endpoint.device().discard(link.qp(), out.remote(), Outgoing::KEPT);
             }
         }
