@@ -6,7 +6,7 @@ use netacc_simulator::{Device, Scenario, Switch};
 /// Two hosts on one link; the smallest there is.
 fn smallest() -> serde_json::Value {
     serde_json::json!({
-        "format": 5, "name": "smallest", "seed": 1,
+        "format": 6, "name": "smallest", "seed": 1,
         "network": {
             "hosts": 2, "switches": 0,
             "links": [{"a": 0, "b": 1, "rate_bps": 1_000_000_000, "delay_ns": 100, "loss_ppm": 0}],
