@@ -121,11 +121,11 @@ impl Receiving {
             // A program that waits for more must see it come.
             socket.poll_link();
         }
-        let sleeps_first = !nonblocking
+        let sleeps_first = socket.expects_nothing()
+            && !nonblocking
             && least > 0
             && connection.cell.readiness().contains(Readiness::KERNEL_RX)
-            && !socket.has_deferred_error()
-            && socket.expects_nothing();
+            && !socket.has_deferred_error();
         Receiving {
             done: 0,
             least,
