@@ -44,7 +44,7 @@ def simulator(request: pytest.FixtureRequest) -> Iterator[Simulator]:
 
 
 def settled(program: Program) -> Program:
-    """A socket is empty when its options change, as the order of datagrams is for the network to say."""
+    """A socket is empty when its options change, as the network decides the order of datagrams."""
     kinds, steps = program
     found: list[Step] = []
     for step in steps:
@@ -99,7 +99,7 @@ def test_links_carry_datagrams(simulator: Simulator) -> None:
 @pytest.mark.parametrize("what", ["destination", "lifetime", "service"])
 def test_what_is_told(kernel: World, simulator: Simulator, what: str) -> None:
     """Breaks if a record on a link says something else of a datagram than the kernel."""
-    # Which datagram is the next one is for the network to say.
+    # The network decides which datagram comes next.
     steps = [step for step in told(what) if step[0] != "receive"]
     for kind in ("bound", "six"):
         ours, fate = Simulation(simulator, 3).run([kind] * 2, steps)

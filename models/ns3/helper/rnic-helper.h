@@ -47,8 +47,8 @@ class RnicHelper
     void SetSeed(uint64_t seed);
 
     /**
-     * Has the C library's allocator take memory from the kernel when it is asked for it, and not ahead. What it took ahead it has to
-     * clear, and so each of the processes' rings would take all of its pages at once, instead of those that are used.
+     * Has the C library's allocator take memory from the kernel when it is asked for it, and not ahead. It clears memory that it has
+     * taken ahead, and so each of the processes' rings would take all of its pages at once, instead of those that are used.
      */
     static void TakeMemoryWhenUsed();
 
