@@ -95,9 +95,8 @@ impl Directory for ShmDevice {
     }
 
     fn obstacle(&self, t: &FourTuple, _: bool) -> Option<Obstacle> {
-        let is_known = |pid| self.rendezvous.table.has_process(pid);
         if tuple::same_host(t) {
-            return obstacle::find(&t.reversed(), self.config.group.is_some(), is_known);
+            return obstacle::find(&t.reversed(), self.config.group.is_some(), &self.rendezvous.names);
         }
         self.spans_namespaces().then_some(Obstacle::Elsewhere)
     }

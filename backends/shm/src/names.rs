@@ -1,37 +1,75 @@
 //! Where processes listen, and which of them live.
 //!
-//! Without a shared folder a process listens at an abstract name, which belongs to its network namespace. In a shared
-//! folder it listens at a file in the directory that has the table, because the others are in other namespaces.
+//! Without a shared folder a process listens at an abstract name, which belongs to its network namespace, and ends in
+//! the [`Place`] of its table: so others see whether it could be in their table. In a shared folder it listens at a file
+//! in the directory that has the table, because the others are in other namespaces.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
+use crate::config::ShmConfig;
 use crate::sys::{self, Text};
 use crate::table::{Identity, Process, Suspect};
 
 /// The first byte of a slot's lock in the table's file; byte 0 marks the file as in use.
 const FIRST_LOCK: i64 = 1;
 
+/// Where a table is that is in no shared folder: processes that join tables at different places are apart. It is known
+/// before the table is opened, and stays the same when the table is made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Device and inode of the folder that has the directory of the table.
+    folder: (u64, u64),
+    /// The group that shares the directory.
+    group: Option<u32>,
+}
+
+impl Place {
+    /// The place of the table in `directory`.
+    pub(crate) fn of(directory: &Path, group: Option<u32>) -> io::Result<Place> {
+        use std::os::unix::fs::MetadataExt;
+        let folder = std::fs::metadata(directory.parent().unwrap_or(directory))?;
+        Ok(Place { folder: (folder.dev(), folder.ino()), group })
+    }
+}
+
+/// At most 44 bytes: less than what an abstract name has beside a process and its token.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}.{:x}", self.folder.0, self.folder.1)?;
+        self.group.map_or(Ok(()), |group| write!(f, ".g{group}"))
+    }
+}
+
 /// The addresses of a table's processes, as this process reaches them.
 #[derive(Debug)]
 pub(crate) struct Names {
     /// The directory of the sockets, in a shared folder.
     directory: Option<PathBuf>,
+    place: Place,
     /// Our own PID namespace.
     pub pid_namespace: u64,
 }
 
 impl Names {
-    pub(crate) fn new(directory: Option<&Path>, pid_namespace: u64) -> Names {
-        Names { directory: directory.map(Path::to_owned), pid_namespace }
+    /// Of the table in `directory`.
+    pub(crate) fn new(directory: &Path, config: &ShmConfig, pid_namespace: u64) -> io::Result<Names> {
+        let place = Place::of(directory, config.group)?;
+        Ok(Names { directory: config.folder.is_some().then(|| directory.to_owned()), place, pid_namespace })
+    }
+
+    /// The place that the names of this table's processes end in; none in a shared folder.
+    pub(crate) fn place(&self) -> Option<String> {
+        self.directory.is_none().then(|| self.place.to_string())
     }
 
     fn of(&self, pid: u32, token: [u64; 2]) -> Text {
         match &self.directory {
             // The table's reader alone can form either name, so half of the token is enough.
             Some(directory) => Text::of(format_args!("{}/{:016x}", directory.display(), token[0])),
-            None => Text::of(format_args!("netacc-shm/{pid}/{:016x}{:016x}", token[0], token[1])),
+            None => Text::of(format_args!("netacc-shm/{pid}/{:016x}{:016x}/{}", token[0], token[1], self.place)),
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Control path. One request to the kernel returns the socket's user, and whether it was accepted. For a socket of the
 //! same user, the descriptors of processes that run the library are searched for it. The search is bounded, and made at
-//! most every [`INTERVAL`]; in between the last answer for the same service is used, or none.
+//! most every [`INTERVAL`]; in between the last answer for the same service is used.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use netacc_device::{FourTuple, Obstacle};
 use parking_lot::Mutex;
 
+use crate::names::Names;
 use crate::sys;
 
 /// The time between two searches of the descriptors of other processes. Arbitrary.
@@ -39,7 +40,8 @@ static LAST: Mutex<Option<Search>> = Mutex::new(None);
 
 /// The obstacle of the process that holds the end which sees the connection as `peer`. `None`: it does not run the
 /// library, or this cannot be determined. `admits_group`: users are distinguished by their group, not by their number.
-pub(crate) fn find(peer: &FourTuple, admits_group: bool, is_known: impl Fn(u32) -> bool) -> Option<Obstacle> {
+/// `own`: the names of the processes in this one's directory.
+pub(crate) fn find(peer: &FourTuple, admits_group: bool, own: &Names) -> Option<Obstacle> {
     let socket = sys::socket_of(&request(peer)).ok().and_then(|answer| parse(&answer))?;
     if socket.inode == 0 {
         return Some(Obstacle::NotAccepted);
@@ -49,47 +51,59 @@ pub(crate) fn find(peer: &FourTuple, admits_group: bool, is_known: impl Fn(u32) 
     }
     let mut last = LAST.lock();
     if let Some(search) = last.as_ref().filter(|search| search.at.elapsed() < INTERVAL) {
-        return search.found.filter(|_| search.service == peer.local);
+        return if search.service == peer.local { search.found } else { Some(Obstacle::NotSearched) };
     }
-    let found = search(socket.inode, is_known);
+    let found = search(socket.inode, own);
     *last = Some(Search { at: Instant::now(), service: peer.local, found });
     found
 }
 
 /// Whether a process that runs the library has the socket, and why the directory did not find it.
-fn search(inode: u32, is_known: impl Fn(u32) -> bool) -> Option<Obstacle> {
-    let names = netacc_descriptors::read_text("/proc/net/unix").ok()?;
-    let listeners = Listeners::of(&names);
-    let own = sys::pid();
-    let others = listeners.running.iter().copied().filter(|pid| *pid != own).take(MAX_PROCESSES);
+fn search(inode: u32, own: &Names) -> Option<Obstacle> {
+    let text = netacc_descriptors::read_text("/proc/net/unix").ok()?;
+    let listeners = Listeners::of(&text);
+    let others = listeners.running.iter().copied().filter(|pid| *pid != sys::pid()).take(MAX_PROCESSES);
     let holder = others.into_iter().find(|pid| holds(*pid, inode))?;
-    if listeners.linking.contains(&holder) && !is_known(holder) {
-        return Some(Obstacle::Apart);
-    }
-    Some(Obstacle::NotOffered)
+    Some(listeners.obstacle(holder, own.place().as_deref()))
 }
 
 /// Processes by the abstract addresses at which they listen.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Listeners {
+struct Listeners<'a> {
     /// They run the library.
     running: Vec<u32>,
-    /// They accept links.
-    linking: Vec<u32>,
+    /// They accept links from the processes that join a table at the same place.
+    linking: Vec<(u32, &'a str)>,
 }
 
-impl Listeners {
+impl Listeners<'_> {
     /// From the text of `/proc/net/unix`, in which any process may have put any name: a hint.
-    fn of(text: &str) -> Listeners {
+    fn of(text: &str) -> Listeners<'_> {
         let mut listeners = Listeners::default();
         for name in text.lines().filter_map(|line| line.split_ascii_whitespace().nth(7)) {
             if let Some(pid) = name.strip_prefix("@netacc-ss/").and_then(|pid| pid.parse().ok()) {
                 listeners.running.push(pid);
-            } else if let Some((pid, _)) = name.strip_prefix("@netacc-shm/").and_then(|rest| rest.split_once('/')) {
-                listeners.linking.extend(pid.parse::<u32>());
+            } else if let Some(rest) = name.strip_prefix("@netacc-shm/") {
+                let mut parts = rest.split('/');
+                let (pid, _token, place) = (parts.next(), parts.next(), parts.next());
+                let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
+                listeners.linking.extend(pid.zip(place));
             }
         }
         listeners
+    }
+
+    /// Why `holder`, which runs the library, has not offered a connection in the table at `place`, or in a shared folder. A
+    /// process listens before it is in its table, and may be in no table yet, or no longer, so the place at which it
+    /// listens decides.
+    fn obstacle(&self, holder: u32, place: Option<&str>) -> Obstacle {
+        let mut places = self.linking.iter().filter(|(pid, _)| *pid == holder).map(|(_, place)| *place).peekable();
+        let is_apart = places.peek().is_some() && !places.any(|other| Some(other) == place);
+        if is_apart {
+            Obstacle::Apart
+        } else {
+            Obstacle::NotOffered
+        }
     }
 }
 
@@ -147,6 +161,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::config::ShmConfig;
 
     fn query(socket: &TcpStream) -> Option<KernelSocket> {
         let end = FourTuple { local: socket.peer_addr().ok()?, remote: socket.local_addr().ok()? };
@@ -173,10 +188,34 @@ mod tests {
     #[test]
     fn listeners_are_found_among_any_names() {
         let text = "Num RefCount Protocol Flags Type St Inode Path\n\
-            0: 2 0 10000 0001 01 77 @netacc-ss/12\n0: 2 0 10000 0005 01 78 @netacc-shm/12/00ff\n\
-            0: 2 0 10000 0001 01 79 @netacc-ss/x\n0: 2 0 10000 0001 01 80\n0: 2 0 1 1 01 81 @netacc-ss/13\n";
-        assert_eq!(Listeners::of(text), Listeners { running: vec![12, 13], linking: vec![12] });
+            0: 2 0 10000 0001 01 77 @netacc-ss/12\n0: 2 0 10000 0005 01 78 @netacc-shm/12/00ff/1a.1\n\
+            0: 2 0 10000 0001 01 79 @netacc-ss/x\n0: 2 0 10000 0001 01 80\n0: 2 0 1 1 01 81 @netacc-ss/13\n\
+            0: 2 0 10000 0005 01 82 @netacc-shm/12\n0: 2 0 10000 0005 01 83 @netacc-shm/x/0/1a.1\n";
+        assert_eq!(Listeners::of(text), Listeners { running: vec![12, 13], linking: vec![(12, "1a.1")] });
         assert_eq!(Listeners::of(""), Listeners::default());
+    }
+
+    /// Breaks if a process that has joined no table yet, or has left it, were reported as one with another table.
+    #[test]
+    fn a_process_is_apart_if_it_listens_for_the_processes_of_another_place_alone() {
+        let listeners =
+            Listeners { running: vec![7, 8, 9], linking: vec![(7, "1a.1"), (8, "2b.1"), (9, "2b.1"), (9, "1a.1")] };
+        let obstacles = [6, 7, 8, 9].map(|holder| listeners.obstacle(holder, Some("1a.1")));
+        assert_eq!(obstacles, [Obstacle::NotOffered, Obstacle::NotOffered, Obstacle::Apart, Obstacle::NotOffered]);
+        assert_eq!(listeners.obstacle(7, Some("1a.1.g5")), Obstacle::Apart);
+        assert_eq!([6, 7].map(|holder| listeners.obstacle(holder, None)), [Obstacle::NotOffered, Obstacle::Apart]);
+    }
+
+    /// Breaks if the place were cut off a name, or could not be read from it.
+    #[test]
+    fn a_name_ends_in_the_place_of_its_table() {
+        let directory = std::path::Path::new("/dev/shm/netacc-0-1");
+        let config = ShmConfig { group: Some(u32::MAX), ..ShmConfig::default() };
+        let names = Names::new(directory, &config, 0).expect("a folder");
+        let token = [u64::from(sys::pid()), u64::MAX];
+        let _listener = names.listen(token, None).expect("a free name");
+        let text = netacc_descriptors::read_text("/proc/net/unix").expect("proc");
+        assert!(Listeners::of(&text).linking.contains(&(sys::pid(), &names.place().expect("no folder"))));
     }
 
     #[test]

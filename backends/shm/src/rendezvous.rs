@@ -83,7 +83,7 @@ impl Rendezvous {
             Some(_) => sys::namespace("net").map_err(os("stat of /proc/self/ns/net"))?,
             None => 0,
         };
-        let names = Names::new(config.folder.is_some().then_some(&path), pid_namespace);
+        let names = Names::new(&path, config, pid_namespace).map_err(unavailable("rendezvous directory"))?;
         if config.folder.is_some() {
             open_directory(&path, config.group)?;
         }
@@ -167,13 +167,13 @@ fn remove(dir: &OwnedFd, path: &std::ffi::CStr) {
 /// Removes what dead processes left behind, in the directory and in those beside it, and the directories if no process
 /// is left. Returns the number of freed entries.
 pub(crate) fn sweep(config: &ShmConfig) -> usize {
-    let (Ok(path), group) = (&directory(config), config.group) else { return 0 };
-    let beside = sweep_siblings(path, group);
+    let Ok(path) = &directory(config) else { return 0 };
+    let names = sys::namespace("pid").and_then(|namespace| Names::new(path, config, namespace));
+    let Ok(names) = names else { return 0 };
+    let beside = sweep_siblings(path, config.group, &names);
     if !path.exists() {
         return beside;
     }
-    let Ok(ns) = sys::namespace("pid") else { return beside };
-    let names = Names::new(config.folder.is_some().then_some(path), ns);
     let Ok(Opened { table, lock, .. }) = open_locked(path, config) else { return beside };
     let swept = table.free_dead(|suspect| names.is_dead(lock.fd(), suspect));
     let stale = table.free_stale(&sys::allocated(lock.fd()));
@@ -201,23 +201,23 @@ fn remove_sockets(path: &Path) {
 }
 
 /// Removes the directories of other network namespaces in which no process is left. Returns the number of freed
-/// entries.
-fn sweep_siblings(own: &Path, group: Option<u32>) -> usize {
-    let (Some(parent), Ok(ns)) = (own.parent(), sys::namespace("pid")) else { return 0 };
+/// entries. `names`: those of the processes in `own`, whose place the siblings share.
+fn sweep_siblings(own: &Path, group: Option<u32>, names: &Names) -> usize {
+    let Some(parent) = own.parent() else { return 0 };
     let prefix = prefix(group);
     let _number = netacc_descriptors::borrow();
     let Ok(folder) = std::fs::read_dir(parent) else { return 0 };
-    let names = folder.take(MOST_SIBLINGS).flatten().filter(|entry| {
+    let directories = folder.take(MOST_SIBLINGS).flatten().filter(|entry| {
         let name = entry.file_name();
         let digits = name.as_bytes().strip_prefix(prefix.as_bytes());
         digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
     });
-    let others = names.map(|entry| entry.path()).filter(|path| path != own);
-    others.map(|path| sweep_abandoned(&path, ns)).sum()
+    let others = directories.map(|entry| entry.path()).filter(|path| path != own);
+    others.map(|path| sweep_abandoned(&path, names)).sum()
 }
 
 /// Removes a directory of ours if no process in its table lives. Returns the number of freed entries.
-fn sweep_abandoned(path: &Path, pid_namespace: u64) -> usize {
+fn sweep_abandoned(path: &Path, names: &Names) -> usize {
     let path = c_string(path);
     let is_ours = |fd| sys::fstat(fd).is_ok_and(|st| st.st_uid == sys::euid());
     let Ok(dir) = sys::open_directory(&path) else { return 0 };
@@ -231,7 +231,7 @@ fn sweep_abandoned(path: &Path, pid_namespace: u64) -> usize {
     let Ok(lock) = FileLock::attempt(file).map_err(drop) else { return 0 };
     let Ok(st) = sys::fstat(lock.fd()) else { return 0 };
     let regular = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_uid == sys::euid() && st.st_nlink != 0;
-    if !regular || sys::is_in_use(lock.fd(), 0) && !all_dead(&lock, st.st_size as u64, pid_namespace) {
+    if !regular || sys::is_in_use(lock.fd(), 0) && !all_dead(&lock, st.st_size as u64, names) {
         return 0;
     }
     remove(&dir, &path);
@@ -240,13 +240,12 @@ fn sweep_abandoned(path: &Path, pid_namespace: u64) -> usize {
 
 /// Whether every process in the table that is in use has ended: it is used then by forked children, which have no part
 /// in it.
-fn all_dead(lock: &FileLock, bytes: u64, pid_namespace: u64) -> bool {
+fn all_dead(lock: &FileLock, bytes: u64, names: &Names) -> bool {
     if bytes < TABLE_BYTES as u64 {
         return false;
     }
     let Ok(map) = FileMap::new(lock.fd(), TABLE_BYTES) else { return false };
     let table = Table::new(map);
-    let names = Names::new(None, pid_namespace);
     table.check() && table.free_dead(|suspect| names.is_dead(lock.fd(), suspect)).live == 0
 }
 
@@ -300,7 +299,7 @@ fn register(config: &ShmConfig, path: &Path, names: &Names, token: [u64; 2]) -> 
     let file = FileId::of(lock.file()).map_err(os("fstat"))?;
     drop(lock);
     if created && config.directory.is_none() && config.folder.is_none() {
-        sweep_siblings(path, config.group);
+        sweep_siblings(path, config.group, names);
     }
     Ok(Registered { table, slot, generation, file })
 }

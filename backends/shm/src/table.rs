@@ -223,12 +223,6 @@ impl Layout {
         (unchanged && pid != 0).then_some(Process { slot, pid, pid_namespace, token })
     }
 
-    /// Whether a process of that number is registered.
-    pub(crate) fn has_process(&self, pid: u32) -> bool {
-        let used = self.slots.iter().take_while(|s| s.state.load(Acquire) != 0);
-        (0..).zip(used).filter_map(|(slot, _)| self.process(slot)).any(|process| process.pid == pid)
-    }
-
     /// Records that the process of a slot keeps the slot's lock while it lives.
     pub(crate) fn record_lock(&self, slot: u32, generation: u16) {
         if let Some(s) = self.slots.get(slot as usize) {

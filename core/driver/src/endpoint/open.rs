@@ -52,6 +52,7 @@ impl Endpoint {
             Some(Obstacle::NotOffered) => Reason::PeerKeepsTcp,
             Some(Obstacle::Apart) => Reason::PeerApart,
             Some(Obstacle::Elsewhere) => Reason::PeerElsewhere,
+            Some(Obstacle::NotSearched) => Reason::NotYet,
             _ => Reason::PeerNotFound,
         }
     }
