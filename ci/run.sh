@@ -521,13 +521,29 @@ need_fuzz() {
     fi
 }
 
+# The folder with what the target `library` runs: a library whose code counts where it goes (tests/fuzz/coverage.c).
+readonly COUNTED=target/counted/bin
+need_counted() {
+    need "${NEEDS_RUST[@]}"
+    local target="$PWD/target/counted" triple=x86_64-unknown-linux-gnu from="${NETACC_BIN_DIR:-target/release}"
+    local flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 -Cllvm-args=-sanitizer-coverage-trace-pc-guard"
+    mkdir -p "$COUNTED"
+    gcc -O2 -fPIC -Wall -Wextra -Werror -c tests/fuzz/coverage.c -o "$target/coverage.o"
+    # With a target named, programs that only build this one are not counted.
+    RUSTFLAGS="$flags -Clink-arg=$target/coverage.o" CARGO_PROFILE_RELEASE_LTO=off \
+        cargo build --quiet --release --locked --target "$triple" --target-dir "$target" -p netacc-preload --lib
+    cp "$target/$triple/release/libnetacc_preload.so" "$COUNTED/libnetacc-preload.so"
+    cp "$from/netacc_run" "$from/netacc-exec" "$COUNTED"
+}
+
 # The core needs no AddressSanitizer: it has no unsafe code but that of the regions, which Miri checks.
 # Long inputs from the beginning: short ones are programs without operations.
 fuzz_target() { # TARGET RUNS SECONDS
     local corpus="$RESULTS/fuzz/$1" artifacts="$RESULTS/fuzz/$1-failures/"
     mkdir -p "$corpus" "$artifacts"
     say "fuzz target $1: at most $2 inputs, at most $3 s"
-    NETACC_EXEC="$PWD/${NETACC_BIN_DIR:-target/release}/netacc-exec" \
+    [ "$1" != library ] || need_counted
+    NETACC_EXEC="$PWD/${NETACC_BIN_DIR:-target/release}/netacc-exec" NETACC_COUNTED="$PWD/$COUNTED" \
         cargo "+$NIGHTLY" fuzz run --fuzz-dir tests/fuzz/targets --target-dir target/fuzz --sanitizer none -O -a "$1" "$corpus" -- \
         -runs="$2" -max_total_time="$3" -len_control=0 -max_len=1408 -artifact_prefix="$artifacts" -print_final_stats=1
 }
@@ -537,12 +553,13 @@ readonly NIGHTLY_FUZZING="encodings 100000000 7200
 datagrams 100000000 3600
 code 100000000 1800
 stranger 100000000 3600
-programs 100000000 3600"
+programs 100000000 3600
+library 100000000 3600"
 
-job_fuzz() { # coverage-guided fuzzing: encodings, code of static programs, datagrams, a peer that follows no rules, programs (SECONDS_EACH=600; arguments: only these targets)
+job_fuzz() { # coverage-guided fuzzing: encodings, code of static programs, datagrams, a peer that follows no rules, programs in simulation and on the library (SECONDS_EACH=600; arguments: only these targets)
     need_fuzz
     need_binaries
-    [ $# != 0 ] || set -- encodings code datagrams stranger programs
+    [ $# != 0 ] || set -- encodings code datagrams stranger programs library
     local target
     for target in "$@"; do
         fuzz_target "$target" "${RUNS:-100000000}" "${SECONDS_EACH:-600}"
@@ -561,7 +578,7 @@ job_nightly() { # packages, aarch64, suites of others, programs of large package
     while read -r target inputs seconds; do
         fuzz_target "$target" "$inputs" "$seconds" </dev/null || failed+=("fuzz $target")
     done <<<"$NIGHTLY_FUZZING"
-    say "the programs that the fuzzer kept, on shared memory"
+    say "the programs that the fuzzer kept of those in simulation, on shared memory"
     .venv/bin/python -m netacc_lab --binaries "${NETACC_BIN_DIR:-target/release}" --log "$RESULTS/corpus.log" \
         corpus --known tests/properties/open.json --json "$RESULTS/corpus.json" --features "$RESULTS/fuzz/programs" ||
         failed+=(corpus)

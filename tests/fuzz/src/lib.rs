@@ -6,6 +6,7 @@
 //! * [`stranger`]: a peer that follows no rules, at the surface of a whole endpoint. It must not make the endpoint panic,
 //!   nor harm a connection that is not its own.
 //! * [`Differential::check`]: a generated program of socket operations, on the core in simulation and on kernel TCP.
+//! * [`OnLibrary::check`]: the same on the library with shared memory, in real processes, and on kernel TCP.
 //!
 //! The targets themselves are in `targets/`, a workspace of its own, as cargo-fuzz wants it. Here the functions are
 //! compiled and tested with everything else.
@@ -13,13 +14,17 @@
 mod code;
 mod datagrams;
 mod encodings;
+mod executor;
+mod library;
 mod program;
 mod stranger;
 
 pub use code::code;
 pub use datagrams::datagrams;
 pub use encodings::encodings;
-pub use program::{Differential, DifferentialError};
+pub use executor::DifferentialError;
+pub use library::{OnLibrary, COUNTERS};
+pub use program::Differential;
 pub use stranger::stranger;
 
 /// Bytes that look random, for tests: the same for the same seed.
