@@ -16,6 +16,7 @@ from tests.apps.lib.net import free_port
 from tests.apps.lib.paths import binaries
 from tests.apps.programs.datagram_holders import NUMBERS
 from tests.apps.programs.datagram_leaving import NUMBERS as NUMBERS_OF_A_ROUND
+from tests.apps.programs.datagram_returns import EXCHANGES
 from tests.apps.programs.datagram_server import WAYS
 
 BURSTS = 400
@@ -284,6 +285,21 @@ def test_another_holder_receives_what_was_in_a_ring(way: str, lab: Lab) -> None:
     assert numbers == list(range(len(numbers))) and len(numbers) >= NUMBERS
     # They were in the ring, or nothing is shown. The first ones may have taken the kernel.
     assert max(one.taken_back for one in seen) >= NUMBERS // 2, seen
+
+
+@pytest.mark.parametrize("way", ["child", "parent", "options", "both"])
+@pytest.mark.usefixtures("library")
+def test_a_socket_has_rings_again_when_one_process_holds_it(way: str, lab: Lab) -> None:
+    """Breaks if a forked process never has rings, has them beside another holder, or misses an option."""
+    native, _ = calls(lab, "kernel", f"datagram_returns {way}", accelerated=False)
+    ours, seen = calls(lab, "rings", f"datagram_returns {way}", accelerated=True)
+    assert ours == native
+    on_links = sum(one.received_link for one in seen)
+    if way == "both":
+        assert on_links == 0, seen
+    else:
+        # Both ends have received most of them there; a time slice that ends makes one of them sleep.
+        assert on_links > EXCHANGES // 2, seen
 
 
 @pytest.mark.parametrize("way", ["exec-of-both", "exec-of-both-with-one"])

@@ -8,7 +8,8 @@
 //! Invariants:
 //! * a ring is used only by the process that has made it. A socket that may have another holder (a forked child, a
 //!   receiver of SCM_RIGHTS) is the kernel's alone from then on ([`Datagram::leave_to_kernel`]), and the datagrams in its
-//!   rings are sent again by the kernel, by their senders ([`Outgoing::resend`]);
+//!   rings are sent again by the kernel, by their senders ([`Outgoing::resend`]). If all other holders are forked processes
+//!   of the [`family`](crate::family), it may have rings again once none of them holds it any more ([`Datagram::unshare`]);
 //! * a flow's source address is one from which this socket has received a datagram of the kernel's;
 //! * a receiver says that it is awake only while no thread of the process sleeps on the socket.
 //!
@@ -27,7 +28,7 @@ mod tests;
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,14 +45,22 @@ pub use origin::Origin;
 pub use outgoing::{Closing, Destination, Outgoing, Way};
 use resent::Resent;
 
+use crate::family::{self, Id};
 use crate::os::clock::{now, timespec};
 
 /// A UDP socket of the program.
 pub struct Datagram {
     /// Descriptors of this process that refer to it.
     pub descriptors: AtomicU32,
-    /// A [`KernelOnly`]; 0 while there may be flows.
-    kernel_only: AtomicU8,
+    /// A [`KernelOnly`]; 0 while there may be flows. Above it the number of times that other processes were given the
+    /// socket, in steps of [`SHARE`].
+    kernel_only: AtomicU32,
+    /// Its record in the [`family`], once a process has forked with it; 0 where not all holders are entered in one.
+    family: AtomicU32,
+    /// An inherited epoll instance watches it, or another process does by one: its events are the kernel's.
+    is_watched: AtomicBool,
+    /// The count of [`Datagram::kernel_calls`] at which its holders are looked up next.
+    lookup_at: AtomicU32,
     /// It has, or may have, rings to receive from.
     linked: AtomicBool,
     /// The flows on links that bring it datagrams. A thread polls them without the lock of [`Datagram::incoming`], which the
@@ -80,7 +89,7 @@ pub type Polled = (&'static Endpoint, Arc<ReceivingFlow>);
 /// Why a socket has no flows for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelOnly {
-    /// Other processes may hold it: a child of a fork, or who has got it in a message.
+    /// Other processes may hold it: a child of a fork, or who has got it in a message. The first may end.
     Shared = 1,
     /// An option that only the kernel can honour.
     Option,
@@ -142,7 +151,10 @@ impl Default for Datagram {
     fn default() -> Datagram {
         Datagram {
             descriptors: AtomicU32::new(1),
-            kernel_only: AtomicU8::new(0),
+            kernel_only: AtomicU32::new(0),
+            family: AtomicU32::new(0),
+            is_watched: AtomicBool::new(false),
+            lookup_at: AtomicU32::new(PUBLISH_AFTER),
             linked: AtomicBool::new(false),
             polled: Mutex::default(),
             sleepers: AtomicU32::new(0),
@@ -186,6 +198,14 @@ pub const KERNEL_LOOKS: u32 = 32;
 /// A process that moves fewer datagrams through a socket does not look for flows. Arbitrary.
 const PUBLISH_AFTER: u32 = 4;
 
+/// One more process has got the socket, in [`Datagram::kernel_only`].
+const SHARE: u32 = 1 << 8;
+const REASON: u32 = SHARE - 1;
+
+/// The holders are looked up again after as many calls as there were, and after no more than this. Arbitrary: a look reads a file
+/// of `/proc` for each of them.
+const MOST_BETWEEN_LOOKUPS: u32 = 4096;
+
 /// How long a receiver may delay the end of a socket that has sent to it on a link: a receiver whose process is stopped does not
 /// answer. Arbitrary, much longer than a round trip.
 const CLOSING_PATIENCE: Duration = Duration::from_millis(200);
@@ -193,23 +213,59 @@ const CLOSING_PATIENCE: Duration = Duration::from_millis(200);
 const CLOSING_INTERVAL: Duration = Duration::from_micros(20);
 
 impl Datagram {
-    /// A socket that this process shares with others: the kernel's alone.
-    pub fn shared() -> Datagram {
+    /// A forked child's copy of its parent's socket, which both hold: the kernel's alone. What the program has set is read from
+    /// the kernel when the child holds it alone. Takes no lock.
+    pub fn inherited_from(parent: &Datagram) -> Datagram {
         let socket = Datagram::default();
-        socket.kernel_only.store(KernelOnly::Shared as u8, Ordering::Relaxed);
+        socket.kernel_only.store(KernelOnly::Shared as u32, Ordering::Relaxed);
+        if !parent.is_watched.load(Ordering::Relaxed) {
+            socket.family.store(parent.family(), Ordering::Relaxed);
+        }
         socket
     }
 
     /// Whether only the kernel's socket counts.
     #[inline]
     pub fn is_kernel_only(&self) -> bool {
-        self.kernel_only.load(Ordering::Acquire) != 0
+        self.kernel_only.load(Ordering::Acquire) & REASON != 0
     }
 
     /// Why only the kernel's socket counts; `None` if flows may be made.
     pub fn kernel_only(&self) -> Option<KernelOnly> {
-        let code = self.kernel_only.load(Ordering::Acquire);
-        KernelOnly::ALL.into_iter().find(|why| *why as u8 == code)
+        let code = self.kernel_only.load(Ordering::Acquire) & REASON;
+        KernelOnly::ALL.into_iter().find(|why| *why as u32 == code)
+    }
+
+    /// Its record in the family; 0: none.
+    pub fn family(&self) -> Id {
+        self.family.load(Ordering::Acquire)
+    }
+
+    /// A child is about to hold it, too. `family`: the record in which both are entered; `None`: not all holders are entered in
+    /// one. `is_watched`: an epoll instance watches it, which the child inherits.
+    pub fn share(&self, family: Option<Id>, is_watched: bool) {
+        self.family.store(family.unwrap_or(0), Ordering::Release);
+        self.is_watched.fetch_or(is_watched, Ordering::Relaxed);
+        self.keep_in_kernel(KernelOnly::Shared);
+    }
+
+    /// Only the kernel's socket counts from now on in every process that holds it: what the program does with it concerns
+    /// all of them.
+    pub fn stays_in_kernel(&self) {
+        family::lend(self.family());
+    }
+
+    /// How often it was given to other processes, if these may leave it again. See [`unshare`](Datagram::unshare).
+    pub fn shares(&self) -> Option<u32> {
+        let state = self.kernel_only.load(Ordering::Acquire);
+        (state & REASON == KernelOnly::Shared as u32 && self.family() != 0).then_some(state)
+    }
+
+    /// This process alone holds it, as was found after [`shares`](Datagram::shares) returned `seen`: flows may be made again.
+    /// `false`: it was given away since, or is the kernel's for another reason.
+    pub fn unshare(&self, seen: u32) -> bool {
+        let free = seen & !REASON;
+        self.kernel_only.compare_exchange(seen, free, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Whether it may have rings to receive from.
@@ -223,12 +279,25 @@ impl Datagram {
         &self.counts
     }
 
-    /// Counts a datagram of the kernel's. Whether the socket is in use enough to be published, and is not yet.
+    /// Counts a datagram of the kernel's. Whether the socket is to be published: it is in use enough and is not yet, or its
+    /// holders are to be looked up.
     #[inline]
     pub fn count_kernel_call(&self) -> bool {
         let calls = self.kernel_calls.load(Ordering::Relaxed).saturating_add(1);
         self.kernel_calls.store(calls, Ordering::Relaxed);
-        calls >= PUBLISH_AFTER && self.number.load(Ordering::Relaxed) == 0 && !self.is_kernel_only()
+        if calls < PUBLISH_AFTER {
+            return false;
+        }
+        if self.is_kernel_only() {
+            return calls >= self.lookup_at.load(Ordering::Relaxed) && self.shares().is_some();
+        }
+        self.number.load(Ordering::Relaxed) == 0
+    }
+
+    /// The holders are being looked up.
+    pub fn postpone_lookup(&self) {
+        let calls = self.kernel_calls.load(Ordering::Relaxed);
+        self.lookup_at.store(calls.saturating_add(calls.min(MOST_BETWEEN_LOOKUPS)), Ordering::Relaxed);
     }
 
     /// Its number in [`Flows`]; `None` before it has one.
@@ -273,6 +342,15 @@ impl Datagram {
     #[inline]
     pub fn wants(&self, bits: u16) -> bool {
         self.wants.load(Ordering::Acquire) & bits != 0
+    }
+
+    /// The options are these: [`wants`], whether datagrams are joined, and the length of the parts of a send. Not while there are
+    /// flows.
+    pub fn set_options(&self, wants: u16, joins: bool, segment: u16) {
+        self.wants.store(wants, Ordering::Release);
+        self.set_joins(joins);
+        self.incoming.lock().forget();
+        self.outgoing.lock().segment = segment;
     }
 
     /// Whether the kernel may give it several datagrams at a time.
@@ -412,8 +490,14 @@ impl Datagram {
     }
 
     fn keep_in_kernel(&self, why: KernelOnly) {
-        // The first reason stays.
-        let _ = self.kernel_only.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.kernel_only.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+            let (before, shares) = (state & REASON, state & !REASON);
+            match why {
+                KernelOnly::Shared => Some(shares.wrapping_add(SHARE) | if before == 0 { why as u32 } else { before }),
+                // The first reason that is for good stays.
+                _ => [0, KernelOnly::Shared as u32].contains(&before).then_some(shares | why as u32),
+            }
+        });
     }
 
     /// Ends the flows on links that it sends, and sends by the kernel what their receivers do not take from them.

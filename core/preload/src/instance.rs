@@ -32,6 +32,9 @@ pub trait Instance: Any + Send + Sync {
     /// Closes the descriptors that the library has of the instance. By the helper, when nothing is on a link any more.
     fn give_back(&self);
 
+    /// Whether the program watches `fd` by it.
+    fn has_interest(&self, fd: c_int) -> bool;
+
     /// Observers that see the kernel's view only observe the instance. No thread can be relied on to wait on it, so the
     /// helper polls for it.
     fn nest(&self);

@@ -18,6 +18,7 @@ use netacc_proto::Reason;
 
 use super::links::{self, Refused};
 use crate::datagram::{local_address, wants, Address, Datagram, Destination, KernelOnly, Pending, Ring, Wanted};
+use crate::family;
 use crate::os::errno::{errno, set_errno};
 use crate::os::sockopt;
 use crate::probes;
@@ -92,17 +93,43 @@ pub fn withdraw(socket: &Datagram, fd: c_int, why: KernelOnly) {
     end(rt, flows);
 }
 
-/// Withdraws all of these sockets that are of datagrams: other processes will hold them, too.
-pub fn share(entries: &[(c_int, Arc<Entry>)]) {
-    let sockets = || {
-        entries.iter().filter_map(|(fd, entry)| match &**entry {
-            Entry::Datagram(socket) => Some((*fd, socket)),
+/// Gives the sockets of datagrams among these to processes that are entered nowhere: they stay in the kernel for good.
+pub fn lend(entries: &[(c_int, Arc<Entry>)]) {
+    for (_, socket) in sockets(entries) {
+        socket.stays_in_kernel();
+        socket.share(None, false);
+    }
+    leave_rings(entries);
+}
+
+/// A child is about to inherit these. `known`: it is entered in the family.
+pub(super) fn before_fork(entries: &[(c_int, Arc<Entry>)], known: bool) {
+    let instances = || {
+        entries.iter().filter_map(|(_, entry)| match &**entry {
+            Entry::Epoll(epoll) => Some(epoll),
             _ => None,
         })
     };
+    for (fd, socket) in sockets(entries) {
+        let may_return = known && (socket.kernel_only().is_none() || socket.shares().is_some());
+        let family = may_return.then(|| family::share(socket.family())).flatten();
+        socket.share(family, instances().any(|epoll| epoll.has_interest(fd)));
+    }
+    leave_rings(entries);
+}
+
+fn sockets(entries: &[(c_int, Arc<Entry>)]) -> impl Iterator<Item = (c_int, &Arc<Datagram>)> {
+    entries.iter().filter_map(|(fd, entry)| match &**entry {
+        Entry::Datagram(socket) => Some((*fd, socket)),
+        _ => None,
+    })
+}
+
+/// Other processes will hold the sockets of datagrams, too: ends their flows.
+fn leave_rings(entries: &[(c_int, Arc<Entry>)]) {
     // Before any of them ends the flows that it sends: then it also sends what another one of them gives back.
-    let given_back: Vec<_> = sockets().flat_map(|(_, socket)| socket.give_back()).collect();
-    for (fd, socket) in sockets() {
+    let given_back: Vec<_> = sockets(entries).flat_map(|(_, socket)| socket.give_back()).collect();
+    for (fd, socket) in sockets(entries) {
         withdraw(socket, fd, KernelOnly::Shared);
     }
     if let Some(rt) = get() {

@@ -40,7 +40,7 @@ pub fn before_fork() {
     let known = family::before_fork();
     let rt = get().and_then(|rt| Some((rt, rt.endpoint()?)));
     let entries: Vec<_> = table::entries().collect();
-    flows::share(&entries);
+    flows::before_fork(&entries, known);
     for (_, entry) in entries {
         let Entry::Stream(sock) = &*entry else { continue };
         match family::share(sock.family.load(Ordering::Relaxed)).filter(|_| known) {
@@ -173,7 +173,7 @@ fn inherit((rt, answers): (&'static Runtime, bool), fd: c_int, entry: &Entry) ->
         }
         Entry::Idle(l) => Entry::Idle(l.duplicate()),
         Entry::Epoll(e) => Entry::Epoll(e.after_fork(fd)),
-        Entry::Datagram(_) => Entry::Datagram(Arc::new(Datagram::shared())),
+        Entry::Datagram(socket) => Entry::Datagram(Arc::new(Datagram::inherited_from(socket))),
         Entry::Ring(ring) => Entry::Ring(ring.clone()),
     }
 }

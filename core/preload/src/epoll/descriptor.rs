@@ -47,6 +47,10 @@ impl Instance for Epoll {
         Box::new(fresh)
     }
 
+    fn has_interest(&self, fd: c_int) -> bool {
+        self.shared.state.lock().interests.get(&fd).is_some()
+    }
+
     fn return_to_kernel(&self) {
         // An instance that came with a fork, and was not used since, belongs to the parent, which translates its
         // events.

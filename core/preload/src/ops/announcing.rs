@@ -6,13 +6,20 @@ use std::sync::Arc;
 
 use netacc_driver::Endpoint;
 
+use super::options;
 use crate::control::flows::announced;
 use crate::control::{links, start};
 use crate::datagram::{local_address, peer_address, Address, Datagram, KernelOnly, Wanted};
+use crate::family::{self, Others};
+use crate::os::errno::{errno, set_errno};
 
 /// Announces a socket that moves datagrams, so that flows to it can be made.
 #[cold]
 pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
+    let returns = socket.is_kernel_only();
+    if returns && !come_back(socket, fd) {
+        return;
+    }
     let Some(local) = local_address(fd).filter(|local| local.port() != 0) else { return };
     let rt = start();
     let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else {
@@ -20,7 +27,8 @@ pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
     };
     socket.set_address(local);
     socket.incoming().set_peer(peer_address(fd));
-    let Some(number) = rt.flows.register(socket) else { return };
+    let known = if returns { socket.number() } else { None };
+    let Some(number) = known.or_else(|| rt.flows.register(socket)) else { return };
     // If the directory is full, flows from this socket can be made all the same.
     let _ = endpoint.directory().publish(&announced(local), number);
     let mut incoming = socket.incoming();
@@ -44,6 +52,24 @@ pub fn offer(fd: c_int, source: &Address) {
     if let (Some(local), Some(source)) = (local_address(fd), source.socket_addr()) {
         offer_towards(endpoint, local, source);
     }
+}
+
+/// Looks up the holders of a socket that other processes have held. Whether none of them holds it any more, so that flows may be
+/// made again.
+fn come_back(socket: &Datagram, fd: c_int) -> bool {
+    socket.postpone_lookup();
+    let saved = errno();
+    let is_back = socket.shares().is_some_and(|seen| {
+        let alone = family::others(socket.family()) == Others::Absent;
+        if alone {
+            // Another holder may have set any of it.
+            options::read_datagram_options(socket, fd);
+            socket.outgoing().connected = None;
+        }
+        alone && socket.unshare(seen)
+    });
+    set_errno(saved);
+    is_back
 }
 
 /// Lets the helper request a ring for the datagrams to a destination.

@@ -60,22 +60,36 @@ fn kernel_only(level: c_int, name: c_int) -> bool {
     }
 }
 
+/// The options by which a program wants to know something of each datagram, and which of [`wants`] it is.
+const WANTED: [(c_int, c_int, u16); 13] = [
+    (libc::IPPROTO_IP, libc::IP_PKTINFO, wants::DESTINATION_V4),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, wants::DESTINATION_V6),
+    (libc::IPPROTO_IP, libc::IP_RECVTTL, wants::TTL),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS, wants::TOS),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, wants::HOP_LIMIT),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, wants::TRAFFIC_CLASS),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, wants::TIME),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, wants::TIME),
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, wants::TIME),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, wants::TIME),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, wants::TIMES),
+    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW, wants::TIMES),
+    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, wants::DROPS),
+];
+
 /// What a program wants to know of each datagram that sets this option: one of [`wants`].
 fn wanted(level: c_int, name: c_int) -> Option<u16> {
-    Some(match (level, name) {
-        (libc::IPPROTO_IP, libc::IP_PKTINFO) => wants::DESTINATION_V4,
-        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) => wants::DESTINATION_V6,
-        (libc::IPPROTO_IP, libc::IP_RECVTTL) => wants::TTL,
-        (libc::IPPROTO_IP, libc::IP_RECVTOS) => wants::TOS,
-        (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT) => wants::HOP_LIMIT,
-        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) => wants::TRAFFIC_CLASS,
-        (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | SO_TIMESTAMP_NEW | SO_TIMESTAMPNS_NEW) => {
-            wants::TIME
-        }
-        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW) => wants::TIMES,
-        (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => wants::DROPS,
-        _ => return None,
-    })
+    WANTED.iter().find(|option| (option.0, option.1) == (level, name)).map(|option| option.2)
+}
+
+/// Reads from the kernel what a program that has held the socket may have set. Options that only the kernel can honour are not
+/// among it: see [`Datagram::stays_in_kernel`].
+pub fn read_datagram_options(socket: &Datagram, fd: c_int) {
+    let value = |level, name| sockopt::get_int(fd, level, name).unwrap_or(0);
+    let on = WANTED.iter().filter(|(level, name, _)| value(*level, *name) != 0);
+    let wants = on.fold(0, |all, (_, _, bit)| all | bit);
+    let joins = value(libc::SOL_UDP, libc::UDP_GRO) != 0;
+    socket.set_options(wants, joins, value(libc::SOL_UDP, libc::UDP_SEGMENT) as u16);
 }
 
 /// Whether only the kernel can honour an option of UDP: rings carry no other control messages and no parts of datagrams, and
@@ -165,6 +179,7 @@ pub unsafe fn setsockopt(
     match &**entry {
         Entry::Datagram(socket) if datagram_kernel_only(level, name, bytes) && !switches_off(level, name, bytes) => {
             let shares_port = (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEPORT);
+            socket.stays_in_kernel();
             flows::withdraw(socket, fd, if shares_port { KernelOnly::ReusePort } else { KernelOnly::Option });
         }
         Entry::Datagram(_) => {}
@@ -222,7 +237,10 @@ fn leave_link(entry: &Arc<Entry>, fd: c_int) {
         // If the peer does not answer, the kernel's answer to the call stands all the same.
         Entry::Stream(sock) => drop((Target { entry, sock, fd }).to_kernel(Reason::KernelOnly)),
         Entry::Idle(listener) => listener.kernel_only.store(true, Ordering::Relaxed),
-        Entry::Datagram(socket) => flows::withdraw(socket, fd, KernelOnly::Option),
+        Entry::Datagram(socket) => {
+            socket.stays_in_kernel();
+            flows::withdraw(socket, fd, KernelOnly::Option);
+        }
         Entry::Epoll(_) | Entry::Ring(_) => {}
     }
 }

@@ -120,7 +120,7 @@ pub fn before_start(others: &[c_int]) {
         });
         let (datagrams, connections): (Vec<_>, Vec<_>) =
             inherited.partition(|(_, entry)| matches!(&**entry, Entry::Datagram(_)));
-        flows::share(&datagrams);
+        flows::lend(&datagrams);
         let mut lent: Vec<Arc<Entry>> = Vec::new();
         for (_, entry) in connections {
             // Several descriptors may name one connection.

@@ -30,7 +30,7 @@ pub unsafe fn release(msg: *const msghdr) {
             // If the peer does not answer, nothing more can be done here.
             Entry::Stream(sock) => drop(leaving::demote_for(sock, Reason::Shared)),
             Entry::Epoll(epoll) => epoll.give_away(),
-            Entry::Datagram(_) => flows::share(&[(fd, entry.clone())]),
+            Entry::Datagram(_) => flows::lend(&[(fd, entry.clone())]),
             Entry::Idle(_) | Entry::Ring(_) => {}
         }
     }

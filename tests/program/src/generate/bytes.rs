@@ -8,8 +8,9 @@ use crate::program::{
 };
 
 /// Unread sends of a direction at most. A path may bound messages as well as bytes: TCP begins with a congestion window of ten
-/// segments (RFC 6928, section 2), and the rest waits for acknowledgements, which the peer may delay.
-pub(super) const CALLS: u32 = 10;
+/// segments (RFC 6928, section 2), and the rest waits for acknowledgements, which the peer may delay. The end of the
+/// direction may be one of them.
+pub(super) const CALLS: u32 = 9;
 
 impl Model {
     pub(super) fn amount(&mut self, draw: &mut Draw) -> u32 {
