@@ -22,6 +22,9 @@ pub trait Instance: Any + Send + Sync {
     /// to translate events; streams are kernel sockets here. Waits for no lock.
     fn after_fork(&self, fd: c_int) -> Box<dyn Instance>;
 
+    /// A child is about to inherit it.
+    fn before_fork(&self);
+
     /// From now on only the kernel's instance counts: its events go to the program unchanged. All connections are plain
     /// sockets.
     fn return_to_kernel(&self);

@@ -42,10 +42,14 @@ fn instances(watchers: &Watchers, fd: c_int) -> Vec<Arc<dyn Subscriber>> {
 
 /// `fd` is being closed, and is not the last descriptor of its socket.
 pub fn outlive(sock: &Socket, fd: c_int) {
-    let watched = sock.watchers.lock().iter().any(|r| r.is_under(fd));
-    if watched && sock.stream.is_some() && !sock.holds_alone() {
-        // Another holder of the socket may have the instance as well, and for it a registration that moves would be a
-        // different one. So the registration stays the kernel's, and the stream must stay there too, because the
+    let (watched, forked) = {
+        let all = sock.watchers.lock();
+        let mine = || all.iter().filter(|r| r.is_under(fd));
+        (mine().next().is_some(), mine().filter_map(Registration::instance).any(|instance| instance.was_forked()))
+    };
+    if watched && sock.stream.is_some() && (forked || !sock.holds_alone()) {
+        // Another process may have the instance as well, and for it a registration that moves would be a different
+        // one. So the registration stays the kernel's, and the stream must stay there too, because the
         // library does not poll it any more for threads that wait on the instance alone.
         sock.keep_on_kernel();
         if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {

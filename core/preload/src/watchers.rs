@@ -28,6 +28,9 @@ pub trait Subscriber: Send + Sync {
     /// Moves the registration of `fd` to `kept`, another descriptor of the same socket. `false`: `fd` is not watched.
     fn rename(&self, fd: c_int, kept: c_int) -> bool;
 
+    /// Whether a process besides this one may wait on it, because a fork has copied it.
+    fn was_forked(&self) -> bool;
+
     /// The completion queue to which links of watched streams are to report. Call it without holding a lock.
     fn queue(self: Arc<Self>, endpoint: &Endpoint) -> CompletionQueueId;
 }

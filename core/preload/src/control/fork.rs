@@ -42,6 +42,9 @@ pub fn before_fork() {
     let entries: Vec<_> = table::entries().collect();
     flows::before_fork(&entries, known);
     for (_, entry) in entries {
+        if let Entry::Epoll(epoll) = &*entry {
+            epoll.before_fork();
+        }
         let Entry::Stream(sock) = &*entry else { continue };
         match family::share(sock.family.load(Ordering::Relaxed)).filter(|_| known) {
             Some(id) => {

@@ -47,6 +47,10 @@ impl Instance for Epoll {
         Box::new(fresh)
     }
 
+    fn before_fork(&self) {
+        self.shared.before_fork();
+    }
+
     fn has_interest(&self, fd: c_int) -> bool {
         self.shared.state.lock().interests.get(&fd).is_some()
     }

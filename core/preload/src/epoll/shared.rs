@@ -10,7 +10,7 @@
 //! stay on TCP.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub(super) struct Holders {
     held: AtomicU8,
     /// The kick of the process that this one was forked from, if that has made one; 0 for none.
     parents_kick: AtomicU32,
+    /// It was there at a fork, so a process of each side may hold it.
+    was_forked: AtomicBool,
 }
 
 #[repr(u8)]
@@ -53,14 +55,19 @@ const PARENTS_TURN: Duration = Duration::from_millis(1);
 impl Holders {
     /// Of an instance that this process has just made.
     pub(super) fn here() -> Holders {
-        Holders { held: AtomicU8::new(Held::Here as u8), parents_kick: AtomicU32::new(0) }
+        Holders {
+            held: AtomicU8::new(Held::Here as u8),
+            parents_kick: AtomicU32::new(0),
+            was_forked: AtomicBool::new(false),
+        }
     }
 
     /// Of the instance of the process that this one was forked from.
     pub(super) fn inherited(parent: &Shared) -> Holders {
         let held = if parent.is_given() { Held::Given } else { Held::Inherited };
         let parents_kick = parent.kick.eventfd().unwrap_or(0);
-        Holders { held: AtomicU8::new(held as u8), parents_kick: AtomicU32::new(parents_kick as u32) }
+        let parents_kick = AtomicU32::new(parents_kick as u32);
+        Holders { held: AtomicU8::new(held as u8), parents_kick, was_forked: AtomicBool::new(true) }
     }
 
     fn are(&self, held: Held) -> bool {
@@ -82,6 +89,17 @@ impl Shared {
     /// Whether only other processes translate the events of the kernel's instance, if any process does.
     pub(super) fn is_others(&self) -> bool {
         self.holders.are(Held::Inherited) || self.is_given()
+    }
+
+    /// A child is about to inherit the instance.
+    pub(super) fn before_fork(&self) {
+        self.holders.was_forked.store(true, Ordering::Release);
+    }
+
+    /// Whether another process may wait on the instance: it knows the program's data of the registrations that there were
+    /// at the fork, and no others.
+    pub(super) fn was_forked(&self) -> bool {
+        self.holders.was_forked.load(Ordering::Acquire)
     }
 
     /// Called before a change of the instance's registrations.

@@ -12,6 +12,10 @@ use super::{kernel_ctl, Change, Shared, State};
 use crate::watchers::Subscriber;
 
 impl Subscriber for Shared {
+    fn was_forked(&self) -> bool {
+        self.was_forked()
+    }
+
     #[inline]
     fn changed(&self, fd: c_int, now: Readiness, arrived: bool) {
         self.handle_change(fd, now, if arrived { Change::Arrival } else { Change::Readiness });
