@@ -36,6 +36,7 @@
 //! | | | 8, 16 | the number of sends by the kernel that have begun, and that have ended, plus one; 0 before they are counted |
 //! | | | 24 | the number of datagrams that were dropped because a new receiver's ring was full |
 //! | | | 32 | 1 once the sender has ended the flow |
+//! | | | 40 | the processor on which the sender ran at its latest send by the kernel, plus one; 0 if it is not known |
 //! | | | 64 on | records: a word of header, the time if the receiver wants it, and bytes up to a multiple of 8 |
 //! | outbox | the sender | 0 | the position up to which records are consumed, late by up to a quarter of the ring |
 //! | | | 64 | [`State`] of the receiver in the lowest two bits, whether it is new, wants times, has given its ring back, and the number of its sleeps |
@@ -69,6 +70,7 @@ const BEGUN: usize = 8;
 const ENDED: usize = 16;
 const DROPPED: usize = 24;
 const OVER: usize = 32;
+const PROCESSOR: usize = 40;
 const HEAD: usize = 0;
 const STATUS: usize = 64;
 /// Bytes of a record's header. Records are as long as a multiple of this.

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use netacc_device::Memory;
 
 use crate::{
-    capacity_of, Header, Marks, State, Status, BEGUN, DROPPED, ENDED, HEAD, HEADER, OVER, PADDING, READY, RECORDS,
-    REVOKED, STATUS, TAIL, TAKEN,
+    capacity_of, Header, Marks, State, Status, BEGUN, DROPPED, ENDED, HEAD, HEADER, OVER, PADDING, PROCESSOR, READY,
+    RECORDS, REVOKED, STATUS, TAIL, TAKEN,
 };
 
 /// A datagram at the front of a ring.
@@ -156,6 +156,11 @@ impl Receiver {
 
     fn counter(&self, offset: usize) -> u64 {
         self.inbox.word(offset).map_or(0, |word| word.load(SeqCst))
+    }
+
+    /// The processor on which the sender ran at its latest send by the kernel, if it has said so. The peer may say anything.
+    pub fn sender_processor(&self) -> Option<u32> {
+        self.counter(PROCESSOR).checked_sub(1).and_then(|processor| u32::try_from(processor).ok())
     }
 
     /// So many datagrams of the flow were received from the kernel.

@@ -6,7 +6,7 @@ use netacc_device::Memory;
 
 use crate::{
     capacity_of, Header, Marks, State, Status, BEGUN, BY_KERNEL_SHIFT, DROPPED, ENDED, HEAD, HEADER, LONGEST, OVER,
-    PADDING, READY, RECORDS, REVOKED, STATUS, TAIL, TIME, TIMED,
+    PADDING, PROCESSOR, READY, RECORDS, REVOKED, STATUS, TAIL, TIME, TIMED,
 };
 
 /// Why a datagram does not take the ring.
@@ -87,6 +87,13 @@ impl Sender {
         self.found = self.status();
         self.begun += count;
         self.word(BEGUN).store(self.begun, SeqCst);
+    }
+
+    /// This end runs on that processor, and is about to send by the kernel.
+    pub fn runs_on(&mut self, processor: u32) {
+        //= spec §10.4.5
+        //# A sender writes the processor on which it runs before a send by the kernel.
+        self.word(PROCESSOR).store(1 + u64::from(processor), Relaxed);
     }
 
     /// They were `sent`, or could not be.

@@ -402,6 +402,21 @@ fn records_have_marks_and_the_time_for_those_who_want_it() {
     }
 }
 
+//= spec §10.4.5
+//= type=test
+//# A sender writes the processor on which it runs before a send by the kernel.
+#[test]
+fn a_sender_says_on_which_processor_it_runs() {
+    let (mut sender, receiver, [inbox, _]) = flow(CAPACITY);
+    assert_eq!(receiver.sender_processor(), None);
+    for processor in [0, 5, u32::MAX] {
+        sender.runs_on(processor);
+        assert_eq!(receiver.sender_processor(), Some(processor));
+    }
+    inbox.word(PROCESSOR).unwrap().store(u64::MAX, SEQ);
+    assert_eq!(receiver.sender_processor(), None, "no processor has this number");
+}
+
 #[test]
 fn what_a_sender_drops_is_counted() {
     let (mut sender, mut receiver, _) = flow(CAPACITY);

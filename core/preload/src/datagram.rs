@@ -25,6 +25,7 @@ mod outgoing;
 mod resent;
 #[cfg(test)]
 mod tests;
+mod whereabouts;
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -44,6 +45,7 @@ pub use messages::{add_dropped, joined, Control, Messages, Values, MOST as MOST_
 pub use origin::Origin;
 pub use outgoing::{Closing, Destination, Outgoing, Way};
 use resent::Resent;
+use whereabouts::Whereabouts;
 
 use crate::family::{self, Id};
 use crate::os::clock::{now, timespec};
@@ -68,6 +70,12 @@ pub struct Datagram {
     polled: Mutex<Arc<Vec<Polled>>>,
     /// Threads that sleep in the kernel, and may wait for this socket.
     sleepers: AtomicU32,
+    /// A receive would have waited when the socket was asked last.
+    blocks: AtomicBool,
+    /// Where its latest sender was.
+    sender: Whereabouts,
+    /// Datagrams that were received before the last [wait](Datagram::take_received).
+    received_before: AtomicU64,
     /// Calls that have moved a datagram through the kernel.
     kernel_calls: AtomicU32,
     /// What the program wants to know of each datagram: bits of [`wants`].
@@ -158,6 +166,9 @@ impl Default for Datagram {
             linked: AtomicBool::new(false),
             polled: Mutex::default(),
             sleepers: AtomicU32::new(0),
+            blocks: AtomicBool::new(false),
+            sender: Whereabouts::default(),
+            received_before: AtomicU64::new(0),
             kernel_calls: AtomicU32::new(0),
             wants: AtomicU16::new(0),
             joins: AtomicBool::new(false),
@@ -277,6 +288,37 @@ impl Datagram {
     /// Counts of datagrams.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// Datagrams that were received since this was called last. A wait that has ended counts them as what it has brought: each
+    /// way of waiting has its share of those that are found without a wait.
+    pub fn take_received(&self) -> usize {
+        let received = self.counts.rx_link.load(Ordering::Relaxed) + self.counts.rx_kernel.load(Ordering::Relaxed);
+        (received - self.received_before.swap(received, Ordering::Relaxed)) as usize
+    }
+
+    /// Whether a receive waits, as far as is known; `asks` finds out. The kernel's receive decides.
+    pub fn blocks(&self, asks: impl FnOnce() -> bool) -> bool {
+        if !self.blocks.load(Ordering::Relaxed) {
+            self.blocks.store(asks(), Ordering::Relaxed);
+        }
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// A receive that may wait has not: its mode may have changed.
+    pub fn ask_again_whether_it_blocks(&self) {
+        self.blocks.store(false, Ordering::Relaxed);
+    }
+
+    /// The kernel has brought it a datagram, whose sender ran on that processor, as far as is known.
+    pub fn learn_sender(&self, processor: Option<u32>) {
+        self.sender.learn(processor);
+    }
+
+    /// Whether its sender, as far as is known, cannot run while this thread spins.
+    #[inline]
+    pub fn stands_in_senders_way(&self) -> bool {
+        self.sender.are_here()
     }
 
     /// Counts a datagram of the kernel's. Whether the socket is to be published: it is in use enough and is not yet, or its

@@ -6,7 +6,7 @@
 //! * [`access`]: memory of the program that may be unmapped. [`actions`]: the program's actions on signals, two of which report
 //!   such memory; [`deferral`], [`asleep`]: signals that wait for the end of a call.
 //! * [`place`]: values that threads read while others replace them.
-//! * [`poll`]: polls descriptors, whatever the resource limits are.
+//! * [`poll`]: polls descriptors, whatever the resource limits are. [`processor`]: where a thread runs.
 //! * [`confinement`]: whether the process may make system calls of the library's. [`uses`]: uses of descriptors that
 //!   may be given back.
 //! * [`inside`]: recognises the library's own calls. [`kept`]: values that live until the process ends;
@@ -38,6 +38,7 @@ pub mod own;
 pub(crate) mod per_process;
 pub mod place;
 pub mod poll;
+pub mod processor;
 pub mod real;
 pub mod signals;
 pub mod sockopt;

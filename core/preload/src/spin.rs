@@ -80,6 +80,15 @@ impl SpinPolicy {
         Waiting { policy: self, begun, strategy, lost_slice: false }
     }
 
+    /// Whether a wait that begins now sleeps at once, because sleeping is the better way lately.
+    #[inline]
+    pub fn sleeps_at_once(&self) -> bool {
+        match self.fixed_ns {
+            Some(ns) => ns == 0,
+            None => !self.spins.load(Ordering::Relaxed),
+        }
+    }
+
     /// How many waits have begun with a spin, and how many without, by name in `netacc_ss -s cnt`.
     pub fn counted(&self) -> [(&'static str, u64); 2] {
         let [spun, slept] = &self.waits;
@@ -115,6 +124,12 @@ impl Waiting<'_> {
         } else {
             (2 * average + 10_000).min(MAX_SPIN_NS)
         }
+    }
+
+    /// It sleeps at once, whatever the policy is.
+    pub fn sleep(&mut self) {
+        self.strategy = Strategy::Sleep;
+        self.policy.waits[1].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Spins until `done` returns true (true), or the budget or `deadline` is over (false).

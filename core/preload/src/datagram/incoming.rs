@@ -200,6 +200,12 @@ impl Incoming {
         true
     }
 
+    /// Where the sender of a flow from there ran when it sent by the kernel last. `None`: it has no ring here.
+    pub fn sender_processor(&self, source: &Address) -> Option<u32> {
+        let ring = self.rings.iter().rfind(|ring| ring.origin.source == *source)?;
+        ring.receiver.sender_processor()
+    }
+
     /// The addresses from which the kernel has brought datagrams.
     pub fn sources(&self) -> impl Iterator<Item = &Address> {
         self.sources.iter().map(|(source, _)| source)
@@ -344,6 +350,17 @@ impl Incoming {
         let ready = self.rings.iter_mut().filter_map(|ring| (!ring.receiver.fall_asleep(alone)).then_some(())).count();
         let on_links = self.links.iter().filter(|link| !link.fall_asleep()).count();
         ready + on_links == 0
+    }
+
+    /// Whether no ring has anything, is new or is to be removed. Then the kernel may be asked without a look there before, by a
+    /// thread that falls asleep in between.
+    pub fn begins_quietly(&mut self) -> bool {
+        let is_quiet = |ring: &mut Ring| !ring.ended && !ring.receiver.is_new() && ring.receiver.front().is_none();
+        let are_quiet = self.links.is_empty() && self.rings.iter_mut().all(is_quiet);
+        if are_quiet {
+            self.since_kernel = 0;
+        }
+        are_quiet
     }
 
     pub(super) fn may_be_ready(&self) -> bool {

@@ -12,6 +12,7 @@ use netacc_proto::Reason;
 
 use super::{Address, Counts, Resent};
 use crate::os::clock::wall_nanos;
+use crate::os::processor;
 
 /// Datagrams to a destination before a ring is requested for them; after a refusal twice as many again, and so on.
 /// Arbitrary.
@@ -88,6 +89,9 @@ impl Flow {
             self.reclaimed.extend(sender.reclaim());
             self.by_kernel += self.reclaimed.len() as u64;
             sender.begin_by_kernel(count + self.reclaimed.len() as u64);
+            if let Some(processor) = processor::current() {
+                sender.runs_on(processor);
+            }
         }
         if let State::OnLink { endpoint, flow, .. } = &self.state {
             let before = self.reclaimed.len();
@@ -537,7 +541,9 @@ mod tests {
         receiver.stay_awake();
         assert_eq!(send(&mut outgoing, 1), Way::Link);
         assert_eq!(send(&mut outgoing, 1), Way::Link);
+        assert_eq!(receiver.sender_processor(), None);
         outgoing.begin_by_kernel(&to(1), 1);
+        assert!(receiver.sender_processor().is_some());
         let (counts, sent) = (Counts::default(), receiver.sent_by_kernel());
         counts.tx_link.store(2, Ordering::Relaxed);
         outgoing.resend_reclaimed(-1, &to(1), &counts);

@@ -129,6 +129,10 @@ impl Shared {
         let epfd = self.kernel().epfd;
         let mut looks = 0;
         let mut waiting = rt.spin.begin(now());
+        if sockets.iter().any(|socket| socket.stands_in_senders_way()) {
+            waiting.sleep();
+            return Some(waiting);
+        }
         waiting.spin(deadline, || {
             looks += 1;
             let in_ring = sockets.iter().any(|socket| socket.may_be_ready());

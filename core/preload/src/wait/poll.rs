@@ -189,6 +189,10 @@ fn spin_for_datagrams(
     fds: &mut [pollfd],
     deadline: Option<Instant>,
 ) -> bool {
+    if sockets.iter().any(|(_, socket)| socket.stands_in_senders_way()) {
+        waiting.sleep();
+        return false;
+    }
     let mut looks = 0;
     waiting.spin(deadline, || {
         looks += 1;

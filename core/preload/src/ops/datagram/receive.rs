@@ -12,7 +12,8 @@ use crate::os::asleep::Asleep;
 use crate::os::clock::{now, wall_nanos};
 use crate::os::errno::{errno, fail};
 use crate::os::{access, deferral, poll, real, sockopt};
-use crate::runtime;
+use crate::runtime::{self, Runtime};
+use crate::spin::Waiting;
 
 /// Flags of `recv` that only the kernel's socket can serve.
 const ASIDE: c_int = libc::MSG_ERRQUEUE | libc::MSG_OOB;
@@ -58,6 +59,12 @@ impl Receive<'_> {
             return unsafe { self.kernel(self.flags) };
         };
         let waits = self.flags & libc::MSG_DONTWAIT == 0;
+        if waits && (rt.spin.sleeps_at_once() || socket.stands_in_senders_way()) {
+            // SAFETY: passed on.
+            if let Some(received) = unsafe { self.asleep(rt) } {
+                return received;
+            }
+        }
         let mut waiting = None;
         loop {
             // SAFETY: passed on.
@@ -70,13 +77,8 @@ impl Receive<'_> {
             }
             if waiting.is_none() {
                 let begun = waiting.insert(rt.spin.begin(now()));
-                let mut looks = 0;
-                let found = begun.spin(None, || {
-                    looks += 1;
-                    socket.may_be_ready() || looks % KERNEL_LOOKS == 0 && poll::ready_events(fd, libc::POLLIN) != 0
-                });
-                if found {
-                    waiting.take().expect("begun above").end(1);
+                if self.spin(begun) {
+                    waiting.take().expect("begun above").end(socket.take_received());
                     continue;
                 }
             }
@@ -84,10 +86,46 @@ impl Receive<'_> {
             // SAFETY: passed on.
             let received = unsafe { self.kernel(self.flags) };
             if let Some(waiting) = waiting {
-                waiting.end(1);
+                waiting.end(socket.take_received());
             }
             return received;
         }
+    }
+
+    /// Spins until there may be a datagram (true), unless that is not worth it.
+    fn spin(&self, waiting: &mut Waiting<'_>) -> bool {
+        let Target { socket, fd } = self.target;
+        if socket.stands_in_senders_way() {
+            waiting.sleep();
+            return false;
+        }
+        let mut looks = 0;
+        waiting.spin(None, || {
+            looks += 1;
+            socket.may_be_ready() || looks % KERNEL_LOOKS == 0 && poll::ready_events(fd, libc::POLLIN) != 0
+        })
+    }
+
+    /// Receives in the kernel, without a look there before: the rings are empty when a receiver falls asleep, so what the kernel
+    /// has is the next datagram. This is one call where a look, a wait and a sleep are three. `None`: a ring has something.
+    ///
+    /// # Safety
+    /// As [`run`](Receive::run).
+    unsafe fn asleep(&self, rt: &Runtime) -> Option<Result<(usize, Envelope), Nothing>> {
+        let Target { socket, fd } = self.target;
+        if !socket.incoming().begins_quietly() || !socket.blocks(|| !is_nonblocking(fd)) {
+            return None;
+        }
+        let _asleep = socket.sleep(fd)?;
+        let mut waiting = rt.spin.begin(now());
+        waiting.sleep();
+        // SAFETY: passed on.
+        let received = unsafe { self.kernel(self.flags) };
+        if matches!(received, Err(Nothing::Yet)) {
+            socket.ask_again_whether_it_blocks();
+        }
+        waiting.end(socket.take_received());
+        Some(received)
     }
 
     /// Takes what there is, in order. errno is EAGAIN if there is nothing.
@@ -109,12 +147,14 @@ impl Receive<'_> {
                 return unsafe { self.deliver(&mut incoming, &taken) };
             }
             if expects {
+                incoming.before_kernel();
                 // The kernel's next datagram is before all that a ring has got by now.
                 // SAFETY: passed on.
-                match unsafe { self.take_from_kernel(&mut incoming) } {
-                    Err(Nothing::Yet) => {}
-                    done => return done,
-                }
+                return match unsafe { self.take_from_kernel(&mut incoming) } {
+                    // SAFETY: passed on.
+                    Err(Nothing::Yet) => unsafe { self.take_behind_kernel(&mut incoming) },
+                    done => done,
+                };
             }
         }
         // SAFETY: passed on.
@@ -137,22 +177,29 @@ impl Receive<'_> {
                 // SAFETY: passed on.
                 unsafe { self.take_from_kernel(incoming) }
             }
-            Err(Nothing::Yet) => {
-                incoming.kernel_was_empty();
-                self.target.socket.update_linked(incoming);
-                let read = incoming.take_read();
-                if let Some(rt) = runtime::get().filter(|_| !read.is_empty()) {
-                    flows::end(rt, read);
-                }
-                if !self.target.socket.has_sleepers() {
-                    incoming.stay_awake();
-                }
-                let taken = incoming.take(self.peeks()).ok_or(Nothing::Yet)?;
-                // SAFETY: passed on.
-                unsafe { self.deliver(incoming, &taken) }
-            }
+            // SAFETY: passed on.
+            Err(Nothing::Yet) => unsafe { self.take_behind_kernel(incoming) },
             Err(Nothing::Failed) => Err(Nothing::Failed),
         }
+    }
+
+    /// Takes what is due now that the kernel was asked, and had nothing.
+    ///
+    /// # Safety
+    /// As [`run`](Receive::run).
+    unsafe fn take_behind_kernel(&self, incoming: &mut Incoming) -> Result<(usize, Envelope), Nothing> {
+        incoming.kernel_was_empty();
+        self.target.socket.update_linked(incoming);
+        let read = incoming.take_read();
+        if let Some(rt) = runtime::get().filter(|_| !read.is_empty()) {
+            flows::end(rt, read);
+        }
+        if !self.target.socket.has_sleepers() {
+            incoming.stay_awake();
+        }
+        let taken = incoming.take(self.peeks()).ok_or(Nothing::Yet)?;
+        // SAFETY: passed on.
+        unsafe { self.deliver(incoming, &taken) }
     }
 
     /// Takes a datagram from the kernel, if it has one now.
@@ -291,6 +338,7 @@ impl Receive<'_> {
         // A receive that was ended by `shutdown` has no source.
         if let Some(source) = envelope.source.as_ref().filter(|_| !self.peeks()) {
             count(&socket.counts().rx_kernel, datagrams.max(1));
+            socket.learn_sender(incoming.sender_processor(source));
             if incoming.came_by_kernel(source, datagrams) && socket.number().is_some() {
                 announcing::offer(self.target.fd, source);
             }
