@@ -6,7 +6,7 @@
 //! either. So both ways are tried, and the waiting time for each event decides.
 //!
 //! Invariant: the way that is not in use is tried for at most one [`WINDOW`] (or until one spin is preempted) in each
-//! interval. Each way has an interval of its own, which doubles as long as that way loses: how long sleeping has been the
+//! interval. Each way has an interval of its own, which doubles, or more, as long as that way loses: how long sleeping has been the
 //! worse one says nothing about how soon spinning is worth a trial.
 
 use netacc_device::Instant;
@@ -152,9 +152,9 @@ impl Choice {
                 }
                 self.decide(now);
             }
-            Phase::Trial => self.give_up(now),
+            Phase::Trial => self.give_up(now, if sample.lost_slice { 4 } else { 2 }),
             // Such waits do not spin, or in vain. Spinning is on trial again later, and for longer.
-            Phase::Decided if self.in_use == Strategy::Spin && self.is_worthless(cost) => self.give_up(now),
+            Phase::Decided if self.in_use == Strategy::Spin && self.is_worthless(cost) => self.give_up(now, 2),
             Phase::Decided if self.is_due(cost, waited_ns / waits, now) => {
                 self.in_use = self.in_use.other();
                 self.phase = Phase::Trial;
@@ -167,10 +167,11 @@ impl Choice {
         }
     }
 
-    /// The way in use has lost: the other one is used from now on.
-    fn give_up(&mut self, now: Instant) {
+    /// The way in use has lost: the other one is used from now on, and for so many times as long as when this one has lost before.
+    /// Trials that have cost a time slice are made less soon.
+    fn give_up(&mut self, now: Instant, times: u32) {
         let interval = self.interval_of_use();
-        *interval = (2 * *interval).min(RETRY_MAX);
+        *interval = (times * *interval).min(RETRY_MAX);
         self.in_use = self.in_use.other();
         self.decide(now);
     }
