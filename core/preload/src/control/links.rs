@@ -128,14 +128,11 @@ pub(super) fn granted(rt: &Runtime, endpoint: &'static Endpoint, flow: &Arc<Rece
         let attached = socket.attach_link(Linked::new(flow.clone(), endpoint, origin));
         if attached {
             let socket = Arc::downgrade(&socket);
-            proofs::expect(rt, ToProve { flow: flow.clone(), socket, source: origin.source });
+            proofs::expect(rt, ToProve { flow: flow.clone(), socket, source: origin.source, counted: false });
         }
         attached
     });
-    if attached {
-        rt.flows.count_link();
-        probes::flow(flow.addresses.remote.port(), false);
-    } else {
+    if !attached {
         // Once the peer knows that it was granted.
         rt.flows.unwanted.lock().push(flow.clone());
         changed(rt);

@@ -12,6 +12,7 @@ use netacc_proto::FlowProof;
 use parking_lot::Mutex;
 
 use super::{Address, Datagram, Origin};
+use crate::probes;
 
 /// A ring that is to be requested.
 pub struct Wanted {
@@ -51,6 +52,8 @@ pub struct ToProve {
     pub socket: Weak<Datagram>,
     /// The source, as the kernel writes it for that socket.
     pub source: Address,
+    /// It was proven, and is counted.
+    pub counted: bool,
 }
 
 /// The end of a flow that has proven its address.
@@ -139,10 +142,15 @@ impl Flows {
                 return Some(Proven::Destination);
             }
         }
-        let to_prove = self.to_prove.lock();
-        let mut from_there = to_prove.iter().filter(|to_prove| to_prove.flow.addresses.remote == source);
-        from_there.find_map(|ToProve { flow, socket, source }| {
+        let mut to_prove = self.to_prove.lock();
+        let mut from_there = to_prove.iter_mut().filter(|to_prove| to_prove.flow.addresses.remote == source);
+        from_there.find_map(|ToProve { flow, socket, source, counted }| {
             let answer = endpoint.handle_source_proof(flow, bytes)?;
+            // As at the other end, not before: a flow that is never proven is made again.
+            if !std::mem::replace(counted, true) {
+                self.count_link();
+                probes::flow(flow.addresses.remote.port(), false);
+            }
             Some(Proven::Source { answer, socket: socket.upgrade()?, address: *source })
         })
     }

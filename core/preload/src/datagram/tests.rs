@@ -1,4 +1,5 @@
-//! A flow on a link between two sockets of this process, whose devices are loopback devices: its proofs, and its end.
+//! A flow on a link between two sockets of this process, whose devices are loopback devices: its proofs, and its end. And what the
+//! kernel's sockets show of datagrams that are sent again.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_datagram::Marks;
+use netacc_datagram::{Marks, Reclaimed};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::{FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, ReceivingFlow, SendingFlow, Sharing, StreamCell};
@@ -14,6 +15,7 @@ use netacc_proto::{CacheConfig, FlowProof, Reason};
 use parking_lot::Mutex;
 
 use super::*;
+use crate::os::{processor, sockopt};
 
 /// Where the libraries receive proofs: the source's, and the destination's.
 const PROOF_PORTS: [u16; 2] = [901, 902];
@@ -127,7 +129,7 @@ fn granted() -> Ends {
     let link = Linked::new(receiving.clone(), destination.endpoint, Origin { source: from, messages: None });
     assert!(destination.socket.attach_link(link));
     let socket = Arc::downgrade(&destination.socket);
-    destination.flows.to_prove.lock().push(ToProve { flow: receiving.clone(), socket, source: from });
+    destination.flows.to_prove.lock().push(ToProve { flow: receiving.clone(), socket, source: from, counted: false });
     Ends { source, destination, sending, receiving }
 }
 
@@ -174,8 +176,58 @@ impl Ends {
     fn send(&self, outgoing: &mut Outgoing, bytes: &[u8]) -> Way {
         let pieces = std::iter::once((bytes.as_ptr(), bytes.len()));
         // SAFETY: readable.
-        unsafe { outgoing.send(&self.to(), (pieces, bytes.len()), Marks { ttl: 64, tos: 0 }, 1) }
+        unsafe { outgoing.send(&self.to(), (pieces, bytes.len()), MARKS, 1) }
     }
+
+    /// What both ends have posted arrives.
+    fn run(&self) {
+        for _ in 0..4 {
+            run(self.source.endpoint);
+            run(self.destination.endpoint);
+        }
+    }
+}
+
+/// As no socket has them by itself.
+const MARKS: Marks = Marks { ttl: 9, tos: 4 };
+
+/// The next datagram that the kernel has for a socket whose control messages are all wanted, with what its IP header said.
+fn receive_with_marks(kernel: &UdpSocket) -> Option<(Vec<u8>, Marks)> {
+    let (mut bytes, mut control) = ([0u8; 100], [0u64; 16]);
+    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero is a valid header.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
+    (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+    // SAFETY: buffers of these lengths.
+    let n = unsafe { libc::recvmsg(kernel.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
+    let mut marks = Marks::default();
+    // SAFETY: the kernel has written the header.
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(&header) };
+    // SAFETY: the messages are those of the kernel.
+    while let Some(message) = unsafe { at.as_ref() } {
+        // SAFETY: the kernel's values are at least a byte long, the lowest of an integer.
+        let value = unsafe { *libc::CMSG_DATA(message) };
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => marks.ttl = value,
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => marks.tos = value,
+            _ => {}
+        }
+        // SAFETY: as above.
+        at = unsafe { libc::CMSG_NXTHDR(&header, at) };
+    }
+    usize::try_from(n).ok().map(|n| (bytes[..n].to_vec(), marks))
+}
+
+/// The socket says what IP headers say.
+fn want_marks(kernel: &UdpSocket) {
+    let options = match kernel.local_addr().expect("it is bound") {
+        SocketAddr::V4(_) => [(libc::IPPROTO_IP, libc::IP_RECVTTL), (libc::IPPROTO_IP, libc::IP_RECVTOS)],
+        SocketAddr::V6(_) => {
+            [(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT), (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)]
+        }
+    };
+    options.into_iter().for_each(|(level, option)| sockopt::set_int(kernel.as_raw_fd(), level, option, 1));
 }
 
 //= spec §10.7.5
@@ -282,4 +334,115 @@ fn the_holders_are_looked_up_after_as_many_datagrams_again() {
         }
     }
     assert_eq!(at, [4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 12_288, 16_384]);
+}
+
+// Breaks if what is taken back from a ring goes by the kernel with another TTL or TOS than the program has asked for.
+#[test]
+fn what_is_taken_back_keeps_what_its_ip_header_says() {
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let [from, to] = [(); 2].map(|()| UdpSocket::bind(address).expect("an address"));
+        want_marks(&to);
+        let (outgoing, counts) = (Outgoing::default(), Counts::default());
+        counts.tx_link.store(2, Ordering::Relaxed);
+        let reclaimed = [b"a", b"b"].map(|bytes| Reclaimed { bytes: bytes.to_vec(), marks: MARKS });
+        let address = Address::from(to.local_addr().expect("it is bound"));
+        outgoing.resend(from.as_raw_fd(), &address, &reclaimed, &counts);
+        for Reclaimed { bytes, marks } in reclaimed {
+            assert_eq!(receive_with_marks(&to), Some((bytes, marks)));
+        }
+    }
+}
+
+/// A flow on which one datagram is under way, to a receiver that wants to know what IP headers say.
+fn under_way() -> Ends {
+    let ends = granted();
+    want_marks(&ends.destination.kernel);
+    ends.open();
+    assert_eq!(ends.send(&mut ends.source.socket.outgoing(), b"first"), Way::Link);
+    ends
+}
+
+// Breaks if a link loses what the sender says of a datagram's IP header.
+#[test]
+fn a_datagram_on_a_link_says_what_its_ip_header_would() {
+    let ends = under_way();
+    ends.run();
+    let mut incoming = ends.destination.socket.incoming();
+    let taken = incoming.take(false).expect("it has come");
+    assert_eq!(incoming.values(&taken, || 0, None).marks, MARKS);
+}
+
+// Breaks if a datagram by the kernel overtakes one that a sleeper has returned, or if that is lost, or changed.
+#[test]
+fn what_a_sleeper_returns_goes_before_the_next_by_the_kernel() {
+    let ends = under_way();
+    assert!(ends.destination.endpoint.let_sleep(&ends.receiving), "it has not seen the datagram");
+    ends.run();
+    let (mut outgoing, counts, to) = (ends.source.socket.outgoing(), Counts::default(), ends.to());
+    counts.tx_link.store(1, Ordering::Relaxed);
+    assert_eq!(ends.send(&mut outgoing, b"second"), Way::Kernel);
+    outgoing.resend_reclaimed(ends.source.fd(), &to, &counts);
+    assert_eq!(receive_with_marks(&ends.destination.kernel), Some((b"first".to_vec(), MARKS)));
+    assert_eq!(receive_with_marks(&ends.destination.kernel), None, "once");
+    let moved = [&counts.tx_link, &counts.tx_kernel, &counts.taken_back].map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(moved, [0, 1, 1]);
+}
+
+// Breaks if what is on a link to a socket that gets another holder is lost, or received by the former one as well.
+#[test]
+fn what_is_on_a_link_to_a_shared_socket_is_the_senders() {
+    let ends = under_way();
+    ends.run();
+    assert_eq!(ends.destination.socket.give_back(), []);
+    ends.run();
+    let counts = Counts::default();
+    counts.tx_link.store(1, Ordering::Relaxed);
+    ends.source.socket.outgoing().follow_link(ends.source.fd(), &ends.to(), &ends.sending, &counts);
+    assert_eq!(receive_with_marks(&ends.destination.kernel), Some((b"first".to_vec(), MARKS)));
+    assert!(ends.destination.socket.incoming().take(false).is_none());
+    assert_eq!(ends.destination.socket.kernel_only(), Some(KernelOnly::Shared));
+}
+
+fn counted(flows: &Flows) -> u64 {
+    let count = flows.counted(std::iter::empty()).into_iter().find(|(name, _)| *name == "datagram_flows");
+    count.expect("a counter").1
+}
+
+// Breaks if a flow is counted that is granted, never proven, and so made again, or if one is counted for each of its proofs.
+#[test]
+fn a_flow_is_counted_once_it_is_proven() {
+    let ends = granted();
+    assert_eq!(counted(&ends.destination.flows), 0);
+    let proof = ends.proof();
+    for _ in 0..2 {
+        assert!(ends.prove_source(ends.source.address(), &proof).is_some());
+        assert_eq!(counted(&ends.destination.flows), 1);
+    }
+}
+
+/// Lets the calling thread run on one processor only, and returns it.
+fn stay_on_one_processor() -> u32 {
+    let here = processor::current().expect("a processor");
+    // SAFETY: all-zero is the empty set, and the rest has its length.
+    unsafe {
+        let mut only: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(here as usize, &mut only);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&only), &only), 0);
+    }
+    here
+}
+
+//= spec §10.4.5
+//= type=test
+//# A receiver on the same processor does not spin for the flow's next datagram, because the sender could not run
+//# meanwhile.
+#[test]
+fn a_receiver_stands_in_the_way_of_a_sender_on_its_processor() {
+    let here = stay_on_one_processor();
+    let socket = Datagram::default();
+    assert!(!socket.stands_in_senders_way());
+    for (processor, stands) in [(Some(here), true), (Some(here + 1), false), (Some(here), true), (None, false)] {
+        socket.learn_sender(processor);
+        assert_eq!(socket.stands_in_senders_way(), stands, "{processor:?}");
+    }
 }
