@@ -13,7 +13,7 @@
 //!    has that count. The receiver counts those that have come, and takes a record once it has as many
 //!    ([`Receiver::is_due`]). It counts those that the kernel has dropped as well ([`Receiver::kernel_dropped`]), and when it
 //!    finds that the kernel has no datagram, all those have come or were dropped whose sends had ended before
-//!    ([`Receiver::kernel_was_empty`]). Before that has happened once, it takes no record, and says so. So that it happens,
+//!    ([`Receiver::kernel_was_empty`]). Before that has happened once while no send went on, it takes no record, and says so. So that it happens,
 //!    nothing goes by the kernel meanwhile to a receiver that is awake: what a full ring has no room for is dropped, as
 //!    the kernel drops it then.
 //! 3. **From the ring to the kernel.** A receiver is asleep only while its ring is empty. So a datagram that a sleeper gets

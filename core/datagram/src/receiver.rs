@@ -140,15 +140,17 @@ impl Receiver {
     /// The kernel had no datagram after `sent` was [read](Receiver::sent_by_kernel): all of those have come, or were
     /// dropped.
     pub fn kernel_was_empty(&mut self, sent: u64) {
-        if sent == 0 {
+        let goes_on = self.counter(BEGUN) != sent;
+        // Whether the datagram of a send that goes on has come is only known to a receiver that has counted those before.
+        if sent == 0 || self.is_new() && goes_on {
             return;
         }
-        let known = self.by_kernel.filter(|_| self.counter(BEGUN) != sent);
+        let known = self.by_kernel.filter(|_| goes_on);
         //= spec §10.4.3
         //# It counts at least as many then, and exactly as many if no other send has begun.
         let was_new = self.by_kernel.replace(known.map_or(sent, |come| come.max(sent))).is_none();
         //= spec §10.4.3
-        //# A receiver that has never found the kernel like that is *new*, and takes no record.
+        //# A receiver that has never found the kernel like that while no send went on is *new*, and takes no record.
         if was_new {
             self.enter(self.state);
         }
