@@ -120,7 +120,7 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
 }
 
 fn explain(args: &ExplainArgs) -> Result<Vec<Explanation>, FetchError> {
-    let process = fetch(args.pid, "sock,qp")?;
+    let process = fetch(args.pid, "sock,qp,cnt")?;
     let others = others(args.pid);
     let sockets = process.sock.iter().flatten().filter(|socket| !socket.remote.is_empty());
     let wanted = sockets.filter(|socket| args.which.is_none_or(|which| which.is(socket)));
@@ -149,7 +149,7 @@ impl Explanation {
     fn of(socket: &SocketStats, process: &Snapshot, others: &[Snapshot]) -> Explanation {
         let reason = reason_of(&socket.reason);
         let (path, why, change) = match socket.path {
-            Path::Link => ("link", format!("It is on a link of {}.", device(socket, process)), ON_LINK),
+            Path::Link => ("link", on_link(socket, process), ON_LINK),
             Path::Tcp => ("tcp", reason.description().to_owned(), advice(reason)),
         };
         Explanation {
@@ -173,6 +173,13 @@ fn device<'a>(socket: &SocketStats, process: &'a Snapshot) -> &'a str {
     let links = process.qp.as_deref().unwrap_or_default();
     let link = links.iter().find(|link| Some(link.qp) == socket.qp);
     link.map_or(process.backend.as_str(), |link| link.backend.as_str())
+}
+
+fn on_link(socket: &SocketStats, process: &Snapshot) -> String {
+    let device = device(socket, process);
+    let stopped = process.cnt.as_ref().and_then(|counters| counters.get("sharing_stopped"));
+    let sharing = if stopped.is_some_and(|count| *count > 0) { SHARING_STOPPED } else { "" };
+    format!("It is on a link of {device}.{sharing}")
 }
 
 /// The process that has the other end, and its reason.
@@ -211,6 +218,7 @@ fn render(explanation: &Explanation) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
 
+const SHARING_STOPPED: &str = " New links of RDMA devices are not shared any more, because a message came out of turn.";
 const ON_LINK: &str = "`netacc demote` takes it off the link, also under load.";
 
 /// What would bring a connection with this reason onto a link.
@@ -322,6 +330,15 @@ mod tests {
         assert_eq!((peer.pid, peer.reason.as_str()), (42, "shared"));
         let text = render(&explained);
         assert!(text.contains("on tcp (peer-keeps-tcp)") && text.contains("server (42), says shared"), "{text}");
+    }
+
+    #[test]
+    fn a_process_that_shares_no_more_links_says_why() {
+        let explained = |stopped| {
+            let cnt = Some([("sharing_stopped".to_owned(), stopped)].into());
+            Explanation::of(&socket(3, Path::Link, ""), &Snapshot { cnt, ..Snapshot::default() }, &[]).why
+        };
+        assert!(!explained(0).contains("shared") && explained(1).contains("not shared any more"));
     }
 
     #[test]

@@ -70,6 +70,8 @@ counters! {
     violations,
     /// Links that ended because a message was missing or had come before: their device has lost one, or executed one twice.
     links_out_of_turn,
+    /// 1 once a message out of turn has shown that the device's links must not be shared automatically any more.
+    sharing_stopped,
     /// Payload bytes of closed streams, sent on links.
     tx_bytes_link,
     /// Payload bytes of closed streams, read from links.

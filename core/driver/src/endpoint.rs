@@ -65,7 +65,8 @@ mod timers;
 mod todo;
 
 use promotions::Promotions;
-pub use sharing::Sharing;
+use sharing::SeenOrder;
+pub use sharing::{Sharing, Spread};
 pub(crate) use timers::{Again, Timed};
 use todo::Todo;
 
@@ -120,6 +121,8 @@ pub struct Endpoint {
     pub(crate) attempts: Mutex<HashMap<ConnectionId, Attempt>>,
     promotions: Mutex<Promotions>,
     flows: Mutex<Flows>,
+    /// Whether the device's messages came in turn so far.
+    order: SeenOrder,
     /// Streams on links.
     attached: Tally,
     todo: Mutex<Todo>,
@@ -186,6 +189,7 @@ impl Endpoint {
             attempts: Mutex::default(),
             promotions: Mutex::default(),
             flows: Mutex::default(),
+            order: SeenOrder::default(),
             attached: Tally::default(),
             todo: Mutex::default(),
             counters: Counters::default(),

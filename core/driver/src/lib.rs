@@ -35,7 +35,7 @@ pub use counted::Counted;
 pub use counters::{Counters, StreamCounters};
 pub use datagram::{FlowCounts, LinkDatagram, ReceivingFlow, SendingFlow};
 pub use endpoint::contest::CONTEST_PATIENCE;
-pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded, Sharing};
+pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded, Sharing, Spread};
 pub use flow::{Flow, MAX_FLOW_REQUEST};
 pub use link::{AnswerPatience, LinkOf, LinkSleep, LinkStatus};
 pub use mark::{Mark, Marked};

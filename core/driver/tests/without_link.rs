@@ -13,7 +13,7 @@ use netacc_device::{
     Anchor, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, FourTuple, Instant,
     Operation, Payload, PeerAddress, QueuePairId, Receives, Region, RemoteRegion, WorkRequest, WorkRequestId,
 };
-use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell, CONTEST_PATIENCE};
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, Spread, StreamCell, CONTEST_PATIENCE};
 use netacc_proto::{
     number_message, CacheConfig, ControlMessage, Credential, Failure, Hello, Immediate, MessageKind, Open,
     PreSharedKey, Reason, RingDescriptor, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT,
@@ -31,13 +31,21 @@ fn on_device(
     key: Option<&[u8]>,
     streams_per_link: u16,
 ) -> (Endpoint, Arc<LoopbackDevice>) {
+    configured(device, key, config(streams_per_link))
+}
+
+fn configured(
+    device: Arc<LoopbackDevice>,
+    key: Option<&[u8]>,
+    config: EndpointConfig,
+) -> (Endpoint, Arc<LoopbackDevice>) {
     let config = EndpointConfig {
         // A stream that uses no link stays: only a refused link ends.
         cache: CacheConfig { expire: None, max_all: 4, max_per: 4 },
         key: key.map(|key| PreSharedKey::new(key).expect("long enough")),
         stall_patience: None,
         idle_after: netacc_driver::IDLE_AFTER,
-        ..config(streams_per_link)
+        ..config
     };
     let made = Endpoint::new(
         device.clone(),
@@ -674,5 +682,41 @@ fn a_message_out_of_turn_ends_its_link() {
         run([&client, &server]);
         assert_eq!((server.links().len(), count(&server, "links_out_of_turn")), if ends { (0, 1) } else { (1, 0) });
         assert_eq!(count(&server, "violations"), 0, "the peer may have done nothing wrong");
+    }
+}
+
+/// Breaks if streams shared links of a device for ever that executes messages out of turn, whichever side has seen it, or if one
+/// stayed on TCP for it.
+#[test]
+fn a_device_that_broke_the_order_of_messages_has_a_link_for_each_stream() {
+    // The opener has seen it when it had links already; the acceptor before it had any, and its HELLO says so.
+    for (seen_by, before, expected) in [(0, 3, vec![1, 1, 1, 1, 2]), (1, 0, vec![1, 1, 1])] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let spread = Spread { dedicated: 2, most: 4 };
+        let sharing = Sharing::Automatic { mapped: spread, posted: spread };
+        let ends = [(); 2].map(|()| {
+            configured(fabric.open(LoopbackConfig::soft_roce()), None, EndpointConfig { sharing, ..config(1) })
+        });
+        let [(client, _), (server, _)] = &ends;
+        let promoted = |ports: std::ops::Range<u16>| {
+            let pairs: Vec<_> = ports.map(|port| connect(client, server, port)).collect();
+            pairs.iter().for_each(|(near, _)| client.promote(near).expect("the acceptor is published"));
+            run([client, server]);
+            pairs
+        };
+        let kept = promoted(40_300..40_300 + before);
+        let (seeing, device) = &ends[seen_by];
+        let mut stranger = Stranger::at(&fabric, seeing, ConnectionManager::address(&**device));
+        stranger.send(&hello(None));
+        run([client, server]);
+        assert_eq!(count(seeing, "sharing_stopped"), 0);
+        stranger.write(0, Some(number_message(Immediate::new(MessageKind::LinkWant, 0).encode(), 0)), &[]);
+        run([client, server]);
+        assert_eq!((count(seeing, "links_out_of_turn"), count(seeing, "sharing_stopped")), (1, 1));
+        let new = promoted(40_310..40_313);
+        assert!(kept.iter().chain(&new).all(|(near, _)| near.lock(client).proto().is_linked()));
+        let mut streams: Vec<_> = client.links().iter().map(|link| link.streams).collect();
+        streams.sort_unstable();
+        assert_eq!(streams, expected);
     }
 }

@@ -39,7 +39,7 @@ mod world;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use datagrams::{run_datagrams, DatagramProgram, DatagramSummary, DrivenDatagrams, ProgramUdp, UdpPacket};
-pub use options::{Broken, Check, Failure, Mutant, Options, Preset, Summary, What};
+pub use options::{Broken, Check, Crowd, Failure, Mutant, Options, Preset, Summary, What};
 
 pub use network::NetworkPlan;
 pub use program::{run_program, DrivenProgram, ProgramRun};

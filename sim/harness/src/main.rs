@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use netacc_harness::{run, run_datagrams, DatagramSummary, Failure, Mutant, Options, Preset, Summary};
+use netacc_harness::{run, run_datagrams, Crowd, DatagramSummary, Failure, Mutant, Options, Preset, Summary};
 use parking_lot::Mutex;
 
 /// Runs simulated conversations from seeds.
@@ -28,8 +28,9 @@ struct Args {
     #[arg(long, value_parser = |s: &str| Preset::parse(s).ok_or("one of shm, erdma, rxe, silent, nic"))]
     preset: Option<Preset>,
     /// Few processes with many short connections that share links, and that run short of descriptors.
-    #[arg(long)]
-    crowded: bool,
+    /// "automatic": these share links as without a setting.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "configured", value_parser = parse_crowd)]
+    crowded: Option<Crowd>,
     /// Inject a deliberate fault that must be noticed, as DropData.
     #[arg(long, value_parser = parse_mutant)]
     mutant: Option<Mutant>,
@@ -56,6 +57,10 @@ fn parse_range(text: &str) -> Result<Range<u64>, String> {
     Ok(number(from)?..number(to)?)
 }
 
+fn parse_crowd(text: &str) -> Result<Crowd, &'static str> {
+    Crowd::parse(text).ok_or("configured or automatic")
+}
+
 fn parse_mutant(text: &str) -> Result<Mutant, String> {
     let found = Mutant::ALL.into_iter().find(|m| format!("{m:?}") == text);
     found.ok_or_else(|| format!("one of {:?}", Mutant::ALL))
@@ -71,8 +76,8 @@ fn replay(failure: &Failure, options: &Options, datagrams: bool) -> String {
     if let Some(preset) = options.preset {
         command += &format!(" --preset {}", preset.as_str());
     }
-    if options.crowded {
-        command += " --crowded";
+    if let Some(crowd) = options.crowded {
+        command += &format!(" --crowded={}", crowd.as_str());
     }
     if let Some(mutant) = options.mutant {
         command += &format!(" --mutant {mutant:?}");

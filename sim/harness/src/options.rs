@@ -90,6 +90,30 @@ impl Mutant {
     ];
 }
 
+/// How the connections of few processes share links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crowd {
+    /// A link takes so many streams, from the first on.
+    Configured,
+    /// As without a setting, with smaller numbers.
+    Automatic,
+}
+
+impl Crowd {
+    /// As on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Crowd::Configured => "configured",
+            Crowd::Automatic => "automatic",
+        }
+    }
+
+    /// From the command line.
+    pub fn parse(text: &str) -> Option<Crowd> {
+        [Crowd::Configured, Crowd::Automatic].into_iter().find(|crowd| crowd.as_str() == text)
+    }
+}
+
 /// Settings of a run. Everything else is drawn from the seed.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -98,7 +122,7 @@ pub struct Options {
     /// Device preset; drawn if `None`.
     pub preset: Option<Preset>,
     /// Two or three processes with many short connections, most of which share a link, and which run short of descriptors.
-    pub crowded: bool,
+    pub crowded: Option<Crowd>,
     /// Inject this.
     pub mutant: Option<Mutant>,
     /// Print every event as it happens, on standard error.
@@ -126,6 +150,8 @@ pub struct Summary {
     pub links_failed: u64,
     /// The links among them on which a message came out of turn.
     pub links_out_of_turn: u64,
+    /// Processes that share no further link since such a message.
+    pub sharing_stopped: u64,
     /// Processes that crashed.
     pub crashes: u64,
     /// Processes that ran short of descriptors, and left their links for good.
@@ -146,6 +172,7 @@ impl std::ops::AddAssign for Summary {
         self.demotions += o.demotions;
         self.links_failed += o.links_failed;
         self.links_out_of_turn += o.links_out_of_turn;
+        self.sharing_stopped += o.sharing_stopped;
         self.crashes += o.crashes;
         self.shortages += o.shortages;
         self.network_trace = o.network_trace.or(self.network_trace);

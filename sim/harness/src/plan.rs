@@ -5,10 +5,10 @@ use std::time::Duration;
 use netacc_device::loopback::anchor::AnchorConfig;
 use netacc_device::loopback::{DeliveryMode, LoopbackConfig};
 use netacc_device::middleware::{FaultConfig, SplitMix64};
-use netacc_driver::{EndpointConfig, Sharing};
+use netacc_driver::{EndpointConfig, Sharing, Spread};
 use netacc_proto::{CacheConfig, PreSharedKey};
 
-use crate::{Options, Preset};
+use crate::{Crowd, Options, Preset};
 
 /// Of 1000 steps each, how many are faults of a kind.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,19 +112,26 @@ impl Plan {
             eager: rng.below(4) != 0,
         };
         plan.endpoint.key = PreSharedKey::new(b"the key of all simulated hosts").filter(|_| rng.below(3) == 0);
-        if options.crowded {
-            plan.crowd(&mut SplitMix64::new(seed ^ 0x5ead_c10d));
+        if let Some(crowd) = options.crowded {
+            plan.crowd(crowd, &mut SplitMix64::new(seed ^ 0x5ead_c10d));
         }
         plan
     }
 
     /// Few processes with many connections that come and go on shared links. Its draws are apart, so that seeds
     /// without it stay as they are.
-    fn crowd(&mut self, rng: &mut SplitMix64) {
+    fn crowd(&mut self, crowd: Crowd, rng: &mut SplitMix64) {
         self.processes = 2 + rng.below(2);
         self.connections = 8 + rng.below(32);
         self.initial = 1 + rng.below(self.connections);
-        self.endpoint.sharing = Sharing::UpTo([4, 16, 64][rng.below(3)]);
+        let most = [4, 16, 64][rng.below(3)];
+        self.endpoint.sharing = match crowd {
+            Crowd::Configured => Sharing::UpTo(most),
+            Crowd::Automatic => {
+                let spread = Spread { dedicated: 1 + rng.below(3) as u16, most };
+                Sharing::Automatic { mapped: spread, posted: spread }
+            }
+        };
         self.eager = true;
         self.weights.connect = self.weights.connect.max(10);
         self.weights.close = self.weights.close.max(1 + rng.below(6) as u32);

@@ -361,6 +361,7 @@ impl World {
         self.summary.demotions += get("streams_demoted");
         self.summary.links_failed += get("links_failed");
         self.summary.links_out_of_turn += get("links_out_of_turn");
+        self.summary.sharing_stopped += get("sharing_stopped");
         self.summary.link_bytes += get("rx_bytes_link");
         for (reason, n) in process.endpoint.counters().reasons() {
             *self.summary.reasons.entry(reason).or_default() += n;

@@ -1,6 +1,6 @@
 //! Shows that the harness can fail: each deliberate fault is noticed within a few hundred seeds.
 
-use netacc_harness::{run, Mutant, Options, Preset, Summary, What};
+use netacc_harness::{run, Crowd, Mutant, Options, Preset, Summary, What};
 
 /// Seeds tried before a mutant counts as missed.
 const SEEDS: u64 = 400;
@@ -99,7 +99,7 @@ fn a_corrupt_byte_and_a_lost_message_on_modelled_nics() {
 #[test]
 fn repeated_requests_end_links_and_harm_nothing_else() {
     for preset in [Preset::Rxe, Preset::Erdma] {
-        for crowded in [false, true] {
+        for crowded in [None, Some(Crowd::Configured), Some(Crowd::Automatic)] {
             let options = Options { mutant: Some(Mutant::Repeat), preset: Some(preset), crowded, ..Options::default() };
             let mut total = Summary::default();
             for seed in 0..REPEATING_SEEDS {
@@ -107,6 +107,7 @@ fn repeated_requests_end_links_and_harm_nothing_else() {
             }
             assert!(total.links_out_of_turn > REPEATING_SEEDS / 4, "{total:?}");
             assert!(total.link_bytes > 0, "{total:?}");
+            assert_eq!(total.sharing_stopped > REPEATING_SEEDS / 4, crowded == Some(Crowd::Automatic), "{total:?}");
         }
     }
 }

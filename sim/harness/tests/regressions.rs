@@ -2,7 +2,7 @@
 //! where its text states that other fixes have covered it since. A change of the draws of plan or scheduler moves the bugs
 //! to other seeds: then take the fix out and search again.
 
-use netacc_harness::{run, Options, Preset};
+use netacc_harness::{run, Crowd, Options, Preset};
 
 macro_rules! regressions {
     ($($(#[$doc:meta])* $name:ident: $($seed:literal),+;)*) => {
@@ -115,7 +115,9 @@ fn crowded_links() {
         (79_284, Preset::Rxe),
     ];
     for (seed, preset) in SEEDS {
-        if let Err(failure) = run(seed, &Options { preset: Some(preset), crowded: true, ..Options::default() }) {
+        if let Err(failure) =
+            run(seed, &Options { preset: Some(preset), crowded: Some(Crowd::Configured), ..Options::default() })
+        {
             panic!("{failure}\nreplay: netacc-harness --seed {seed} --trace --preset {} --crowded", preset.as_str());
         }
     }

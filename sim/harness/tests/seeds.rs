@@ -1,6 +1,6 @@
 //! A few hundred fixed seeds, and the same run twice.
 
-use netacc_harness::{run, Options, Preset};
+use netacc_harness::{run, Crowd, Options, Preset};
 
 fn seeds(from: u64, to: u64, options: &Options) {
     for seed in from..to {
@@ -51,17 +51,22 @@ fn nic() {
 // Breaks if streams that share a link get each other's bytes, also when a process leaves all its links for good.
 #[test]
 fn crowded_links() {
-    let mut total = netacc_harness::Summary::default();
-    for preset in [Preset::Shm, Preset::Erdma, Preset::Rxe] {
-        let options = Options { preset: Some(preset), crowded: true, ..Options::default() };
-        for seed in 60_000..60_050 {
-            total += run(seed, &options).unwrap_or_else(|failure| {
-                panic!("{failure}\nreplay: netacc-harness --seed {seed} --trace --preset {} --crowded", preset.as_str())
-            });
+    for crowd in [Crowd::Configured, Crowd::Automatic] {
+        let mut total = netacc_harness::Summary::default();
+        for preset in [Preset::Shm, Preset::Erdma, Preset::Rxe] {
+            let options = Options { preset: Some(preset), crowded: Some(crowd), ..Options::default() };
+            for seed in 60_000..60_050 {
+                total += run(seed, &options).unwrap_or_else(|failure| {
+                    let (preset, crowd) = (preset.as_str(), crowd.as_str());
+                    let replay = format!("netacc-harness --seed {seed} --trace --preset {preset} --crowded={crowd}");
+                    panic!("{failure}\nreplay: {replay}")
+                });
+            }
         }
+        assert!(total.shortages > 50 && total.reasons.get("descriptor-limit").is_some_and(|n| *n > 500), "{total:?}");
+        assert!(total.promotions > 500 && total.link_bytes * 20 > total.bytes, "{total:?}");
+        assert_eq!(total.sharing_stopped, 0, "{total:?}");
     }
-    assert!(total.shortages > 50 && total.reasons.get("descriptor-limit").is_some_and(|n| *n > 500), "{total:?}");
-    assert!(total.promotions > 500 && total.link_bytes * 20 > total.bytes, "{total:?}");
 }
 
 // Breaks if anything in core, driver or harness depends on hash order, on addresses or on time.

@@ -71,7 +71,7 @@ impl Endpoint {
         let connector = attempt.as_ref().is_some_and(|a| a.connector && a.peer == peer);
         let link = self.add_link(qp, peer, connector, regions);
         if connector {
-            self.promotions.lock().established(peer, id, qp);
+            self.promotions.lock().established(peer, id, &link);
         } else if let Some(attempt) = attempt.filter(|a| a.connector) {
             // Another process has answered.
             self.promotions.lock().failed(attempt.peer, id, Reason::PeerNotFound);
@@ -105,7 +105,7 @@ impl Endpoint {
         let depth = self.config.receive_depth.min(caps.max_recv_wr);
         let credit_interval = if caps.cheap_writes { 1 } else { depth / 4 };
         let config = LinkConfig {
-            max_streams: self.config.sharing.most(),
+            max_streams: self.config.sharing.distribution(Some(&caps), self.order.get()).most(),
             receive_depth: depth,
             credit_interval: credit_interval.max(1),
             connector,

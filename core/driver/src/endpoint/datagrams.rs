@@ -337,16 +337,15 @@ impl Endpoint {
     /// Opens a flow on a link to its peer, or makes one, or lets it wait.
     fn place_flow(&self, flow: Arc<SendingFlow>) {
         let links: Vec<_> = self.links.read().values().filter(|link| link.peer == flow.peer).cloned().collect();
+        let count = links.len();
         let mut is_made = self.attempts.lock().values().any(|attempt| attempt.connector && attempt.peer == flow.peer);
         for link in links {
             match self.check_link(link.qp) {
                 Usability::NotReady => is_made = true,
-                Usability::Usable if link.tx.lock().proto.takes_datagrams() && !link.caps.peer_memory => {
-                    match self.request_on(&link, &flow) {
-                        Ok(()) => return,
-                        Err(_) => self.enqueue_idle(&link),
-                    }
-                }
+                Usability::Usable if self.takes_flow(&link, count) => match self.request_on(&link, &flow) {
+                    Ok(()) => return,
+                    Err(_) => self.enqueue_idle(&link),
+                },
                 Usability::Usable | Usability::Unusable => {}
             }
         }
@@ -366,6 +365,14 @@ impl Endpoint {
         } else {
             self.sink().flow_changed(&flow);
         }
+    }
+
+    /// Whether a flow may be opened on a link with room, which is one of so many to its peer.
+    fn takes_flow(&self, link: &LinkCell, links: usize) -> bool {
+        let distribution = self.config.sharing.distribution(Some(&link.caps), self.order.get());
+        let tx = link.tx.lock();
+        let may_share = tx.proto.streams() == 0 || distribution.shares(links);
+        tx.proto.takes_datagrams() && !link.caps.peer_memory && may_share
     }
 
     fn connect_for(&self, peer: PeerAddress) -> bool {

@@ -15,7 +15,7 @@ use netacc_proto::{
 
 use parking_lot::MutexGuard;
 
-use super::Endpoint;
+use super::{Endpoint, Sharing};
 use crate::link::LinkRx;
 use crate::stream::{Listed, Referral};
 use crate::{Counters, LinkCell, StreamCell};
@@ -219,11 +219,20 @@ impl Endpoint {
         }
     }
 
+    /// The device has executed a message twice, or lost one: links that share no streams yet will share none.
+    #[cold]
+    fn record_out_of_turn(&self) {
+        Counters::bump(&self.counters().links_out_of_turn);
+        if self.order.break_off() && matches!(self.config.sharing, Sharing::Automatic { .. }) {
+            Counters::bump(&self.counters().sharing_stopped);
+        }
+    }
+
     /// Returns false if the link must end.
     #[inline]
     fn handle_message(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, imm: u32, len: u32) -> bool {
         let Some(imm) = take_next(link, rx, imm) else {
-            Counters::bump(&self.counters().links_out_of_turn);
+            self.record_out_of_turn();
             return false;
         };
         let Ok(imm) = Immediate::decode(imm) else {
@@ -360,6 +369,7 @@ impl Endpoint {
         let sent = answer.map_or(Ok(true), |answer| tx.send(self.device(), answer));
         drop(tx);
         if link.connector {
+            self.promotions.lock().admits(link.peer, hello.max_streams);
             // Places the stream that waits for the link; if it has gone meanwhile, the link is kept for others.
             self.enqueue_idle(link);
         }

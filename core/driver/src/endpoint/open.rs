@@ -12,8 +12,9 @@ use netacc_device::{
 };
 use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
-use super::promotions::{Promotions, Usability, Waiting};
+use super::promotions::{Peer, Promotions, Usability, Waiting};
 use super::reasons::{reason_of, reason_without_region};
+use super::sharing::Distribution;
 use super::{rings, Attempt, Endpoint};
 use crate::counted::Tallied;
 use crate::link::LinkRx;
@@ -141,7 +142,8 @@ impl Endpoint {
                 return get(qp);
             }
         }
-        let shared = peer.find_room(self.config.sharing, |qp| self.check_link(qp)).and_then(get)?;
+        let distribution = self.distribution(peer);
+        let shared = peer.find_room(distribution, |qp| self.check_link(qp)).and_then(get)?;
         self.cache.lock().remove(shared.qp);
         Some(shared)
     }
@@ -149,7 +151,7 @@ impl Endpoint {
     /// Begins to make the links that are wanted for the streams that wait.
     fn connect_wanted(&self, promotions: &mut Promotions, address: PeerAddress) {
         let Some(peer) = promotions.peer(address) else { return };
-        for _ in 0..peer.wanted(self.config.sharing) {
+        for _ in 0..peer.wanted(self.distribution(peer)) {
             match self.cm().connect(address, self.control_cq(), LINK_REGION_LEN, &[]) {
                 Ok(id) => {
                     self.attempts.lock().insert(id, Attempt { peer: address, connector: true });
@@ -163,11 +165,19 @@ impl Endpoint {
         }
     }
 
+    /// How streams to a peer are distributed.
+    fn distribution(&self, peer: &Peer) -> Distribution {
+        let own = self.config.sharing.distribution(peer.caps(), self.order.get());
+        peer.admitted().map_or(own, |most| own.at_most(most))
+    }
+
     pub(super) fn check_link(&self, qp: QueuePairId) -> Usability {
         let links = self.links.read();
         let Some(link) = links.get(&qp).filter(|link| !link.is_dying()) else { return Usability::Unusable };
         let tx = link.tx.lock();
-        let has_room = tx.proto.has_room() && self.config.sharing.permits(&link.caps, tx.proto.streams());
+        // A link that was made before the device broke the order of messages has room, which must not be used.
+        let own = self.config.sharing.distribution(Some(&link.caps), self.order.get());
+        let has_room = tx.proto.has_room() && tx.proto.streams() < own.most();
         match (tx.proto.is_ready(), has_room) {
             (false, _) => Usability::NotReady,
             (true, true) => Usability::Usable,

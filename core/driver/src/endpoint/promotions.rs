@@ -15,12 +15,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::{ConnectionId, Instant, PeerAddress, QueuePairId};
+use netacc_device::{Capabilities, ConnectionId, Instant, PeerAddress, QueuePairId};
 use netacc_proto::Reason;
 
-use super::Sharing;
+use super::sharing::Distribution;
 use crate::counted::{Tallied, Tally};
-use crate::StreamCell;
+use crate::{LinkCell, StreamCell};
 
 /// Links to one peer that are made at the same time, at most. Arbitrary: enough to keep both sides busy, and fewer than
 /// connection managers queue.
@@ -76,6 +76,10 @@ pub(super) struct Peer {
     pub(super) connecting: Vec<QueuePairId>,
     /// All of them, `connecting` too.
     links: Vec<QueuePairId>,
+    /// Of the first link that was made. All links to a peer are of the same device.
+    caps: Option<Capabilities>,
+    /// Streams that the peer admits on a link, by its last HELLO.
+    admitted: Option<u16>,
     /// The index in `links` at which the search for room begins.
     next: usize,
     /// Streams put onto that link since the search reached it.
@@ -156,12 +160,20 @@ impl Promotions {
     }
 
     /// The attempt has made a link.
-    pub(super) fn established(&mut self, address: PeerAddress, id: ConnectionId, qp: QueuePairId) {
+    pub(super) fn established(&mut self, address: PeerAddress, id: ConnectionId, link: &LinkCell) {
         let peer = self.peers.entry(address).or_default();
         peer.attempts.retain(|attempt| *attempt != id);
-        peer.connecting.push(qp);
-        peer.links.push(qp);
+        peer.connecting.push(link.qp);
+        peer.links.push(link.qp);
+        peer.caps.get_or_insert_with(|| link.caps.clone());
         self.unfinished.insert(address);
+    }
+
+    /// The peer admits so many streams on a link.
+    pub(super) fn admits(&mut self, address: PeerAddress, streams: u16) {
+        if let Some(peer) = self.peers.get_mut(&address) {
+            peer.admitted = Some(streams);
+        }
     }
 
     /// The attempt has failed.
@@ -210,6 +222,16 @@ impl Promotions {
 }
 
 impl Peer {
+    /// The capabilities of links to the peer; `None`: none has been made yet.
+    pub(super) fn caps(&self) -> Option<&Capabilities> {
+        self.caps.as_ref()
+    }
+
+    /// Streams that the peer admits on a link; `None`: it has not said so yet.
+    pub(super) fn admitted(&self) -> Option<u16> {
+        self.admitted
+    }
+
     /// Whether links are being made.
     pub(super) fn is_making(&self) -> bool {
         !(self.attempts.is_empty() && self.connecting.is_empty())
@@ -247,7 +269,7 @@ impl Peer {
     }
 
     /// The number of links to make now for the streams that wait.
-    pub(super) fn wanted(&self, sharing: Sharing) -> usize {
+    pub(super) fn wanted(&self, distribution: Distribution) -> usize {
         if self.refused.is_some() {
             return 0;
         }
@@ -255,11 +277,11 @@ impl Peer {
         // Each link is planned as if the one before were made.
         let (mut links, mut streams, mut wanted) = (self.links.len() - self.connecting.len(), self.waiting.len(), 0);
         while streams > 0 && wanted < MAX_CONNECTING {
-            if sharing.spreads() && sharing.shares(links) && self.room != Room::None {
+            if distribution.spreads() && distribution.shares(links) && self.room != Room::None {
                 // The links made so far have room for the rest.
                 break;
             }
-            streams = streams.saturating_sub(sharing.planned(links));
+            streams = streams.saturating_sub(distribution.planned(links));
             links += 1;
             wanted += 1;
         }
@@ -288,14 +310,15 @@ impl Peer {
         ready
     }
 
-    /// A link with room that other streams use, if `sharing` has streams share links by now.
+    /// A link with room that other streams use, if streams share links by now, or if no further link can be made.
     pub(super) fn find_room(
         &mut self,
-        sharing: Sharing,
+        distribution: Distribution,
         check: impl Fn(QueuePairId) -> Usability,
     ) -> Option<QueuePairId> {
         let made = self.links.len() - self.connecting.len();
-        if self.room == Room::None || !sharing.shares(made) {
+        let shares = distribution.shares(made) || (distribution.spreads() && self.refused.is_some());
+        if self.room == Room::None || !shares {
             return None;
         }
         for i in 0..self.links.len() {
@@ -305,7 +328,7 @@ impl Peer {
                 // Where few wait, each is put onto another link.
                 let most = (self.waiting.len() / self.links.len()).clamp(1, MAX_RUN);
                 self.run = if i == 0 { self.run + 1 } else { 1 };
-                let ends = sharing.spreads() && self.run >= most;
+                let ends = distribution.spreads() && self.run >= most;
                 (self.next, self.run) = if ends { (at + 1, 0) } else { (at, self.run) };
                 return Some(qp);
             }

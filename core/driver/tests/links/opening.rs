@@ -6,8 +6,9 @@ use std::sync::Arc;
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
 use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
 use netacc_device::middleware::Event;
+use netacc_device::tables::Refusal;
 use netacc_device::{Anchor, Instant};
-use netacc_driver::{EndpointConfig, LinkIo, Sharing, StreamCell};
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Sharing, Spread, StreamCell};
 use netacc_proto::{Reason, TxSink};
 
 use crate::common::{config, connect, connect_over, run, Deaf};
@@ -48,56 +49,89 @@ fn streams_that_wait_for_a_link_share_it() {
     assert_eq!(client.counters().snapshot()["links_established"], 2, "five streams, four to a link");
 }
 
-/// Breaks if the first streams to a peer had to share a link, if further ones had links made for them while others have
-/// room, if they crowded on one link, or if nothing were made once all are full.
-#[test]
-fn streams_share_links_once_there_are_many() {
-    let fabric = Fabric::new(DeliveryMode::Immediate);
+/// Two endpoints on such devices, which share links automatically.
+fn automatic(fabric: &Fabric, device: &LoopbackConfig, mapped: Spread, posted: Spread) -> [Endpoint; 2] {
     let open = || {
-        let sharing = Sharing::Automatic { dedicated: 2, most: 3 };
-        let config = EndpointConfig { sharing, ..config(1) };
-        configured(fabric.open(LoopbackConfig::shm()), None, |_: &Event| {}, Deaf, config)
+        let config = EndpointConfig { sharing: Sharing::Automatic { mapped, posted }, ..config(1) };
+        configured(fabric.open(device.clone()), None, |_: &Event| {}, Deaf, config)
     };
-    let (client, server) = (open(), open());
-    let mut pairs = Vec::new();
-    let mut links_after = |streams: u16| {
-        for port in 40_100 + pairs.len() as u16..40_100 + streams {
-            let (near, far) = connect(&client, &server, port);
-            client.promote(&near).expect("the acceptor is published");
-            pairs.push((near, far));
-        }
-        run([&client, &server]);
-        for (near, far) in &pairs {
-            assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
-        }
-        let mut streams: Vec<_> = client.links().iter().map(|link| link.streams).collect();
-        streams.sort_unstable();
-        streams
-    };
-    assert_eq!(links_after(1), [1]);
-    assert_eq!(links_after(2), [1, 1]);
-    assert_eq!(links_after(4), [2, 2], "spread over those that there are");
-    assert_eq!(links_after(6), [3, 3]);
-    assert_eq!(links_after(8), [2, 3, 3], "a third one once both are full");
+    [open(), open()]
 }
 
-/// Breaks if links of a device were shared without a setting that says so, or if a stream beyond the dedicated links got none.
+/// So many streams on each of the links, in order.
+fn streams_on_links(endpoint: &Endpoint) -> Vec<u16> {
+    let mut streams: Vec<_> = endpoint.links().iter().map(|link| link.streams).collect();
+    streams.sort_unstable();
+    streams
+}
+
+/// Breaks if the first streams to a peer had to share a link, if further ones had links made for them while others have
+/// room, if they crowded on one link, or if nothing were made once all are full. Or if devices were not told apart by what
+/// a link costs there.
 #[test]
-fn links_of_devices_are_not_shared_automatically() {
-    let fabric = Fabric::new(DeliveryMode::Immediate);
-    let open = || {
-        let sharing = Sharing::Automatic { dedicated: 1, most: 4 };
-        let config = EndpointConfig { sharing, ..config(1) };
-        configured(fabric.open(LoopbackConfig::soft_roce()), None, |_: &Event| {}, Deaf, config)
-    };
-    let (client, server) = (open(), open());
-    let pairs: Vec<_> = (40_150..40_153).map(|port| connect(&client, &server, port)).collect();
-    for (near, _) in &pairs {
-        client.promote(near).expect("the acceptor is published");
+fn streams_share_links_once_there_are_many() {
+    let (used, unused) = (Spread { dedicated: 2, most: 3 }, Spread { dedicated: 1, most: 5 });
+    for (device, mapped, posted) in [(LoopbackConfig::shm(), used, unused), (LoopbackConfig::soft_roce(), unused, used)]
+    {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let [client, server] = automatic(&fabric, &device, mapped, posted);
+        let mut pairs = Vec::new();
+        let mut links_after = |streams: u16| {
+            for port in 40_100 + pairs.len() as u16..40_100 + streams {
+                let (near, far) = connect(&client, &server, port);
+                client.promote(&near).expect("the acceptor is published");
+                pairs.push((near, far));
+            }
+            run([&client, &server]);
+            for (near, far) in &pairs {
+                assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+            }
+            streams_on_links(&client)
+        };
+        assert_eq!(links_after(1), [1]);
+        assert_eq!(links_after(2), [1, 1]);
+        assert_eq!(links_after(4), [2, 2], "spread over those that there are");
+        assert_eq!(links_after(6), [3, 3]);
+        assert_eq!(links_after(8), [2, 3, 3], "a third one once both are full");
     }
+}
+
+/// Breaks if a crowd that comes at once had a link made for each stream where links are dear, or waited for ever for links
+/// that nobody makes.
+#[test]
+fn a_crowd_on_a_device_shares_a_few_links() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let posted = Spread { dedicated: 4, most: 8 };
+    let [client, server] = automatic(&fabric, &LoopbackConfig::erdma(), Spread { dedicated: 256, most: 1024 }, posted);
+    let pairs: Vec<_> = (0..48).map(|i| connect(&client, &server, 40_200 + i)).collect();
+    pairs.iter().for_each(|(near, _)| client.promote(near).expect("the acceptor is published"));
     run([&client, &server]);
-    let streams: Vec<_> = client.links().iter().map(|link| link.streams).collect();
-    assert_eq!(streams, [1, 1, 1]);
+    assert!(pairs.iter().all(|(near, _)| near.lock(&client).proto().is_linked()));
+    assert_eq!(streams_on_links(&client), [8; 6]);
+}
+
+/// Breaks if a stream stayed on TCP because no further link can be made, while another link has room.
+#[test]
+fn streams_share_what_there_is_where_no_link_can_be_made() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let spread = Spread { dedicated: 4, most: 2 };
+    let sharing = Sharing::Automatic { mapped: spread, posted: spread };
+    let devices = [(); 2].map(|()| fabric.open(LoopbackConfig::soft_roce()));
+    let [client, server] = devices
+        .clone()
+        .map(|device| configured(device, None, |_: &Event| {}, Deaf, EndpointConfig { sharing, ..config(1) }));
+    let promoted = |port| {
+        let (near, _) = connect(&client, &server, port);
+        client.promote(&near).expect("the acceptor is published");
+        run([&client, &server]);
+        near
+    };
+    promoted(40_270);
+    fabric.refuse_connects(devices[1].id(), Some(Refusal::Exhausted));
+    promoted(40_271);
+    assert_eq!(streams_on_links(&client), [2]);
+    let third = promoted(40_272);
+    assert_eq!(third.lock(&client).proto().reason(), Reason::Exhausted);
 }
 
 /// Breaks if more links are being made at the same time than peers queue, or if streams that wait for the next one are
@@ -127,12 +161,8 @@ fn few_streams_are_opened_at_a_time_and_on_few_links() {
     const STREAMS: u16 = 6000;
     const LINKS: u16 = 256;
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    let open = || {
-        let sharing = Sharing::Automatic { dedicated: LINKS, most: 1024 };
-        let config = EndpointConfig { sharing, ..config(1) };
-        configured(fabric.open(LoopbackConfig::shm()), None, |_: &Event| {}, Deaf, config)
-    };
-    let (client, server) = (open(), open());
+    let spread = Spread { dedicated: LINKS, most: 1024 };
+    let [client, server] = automatic(&fabric, &LoopbackConfig::shm(), spread, spread);
     let promoted = |ports: std::ops::Range<u16>| {
         let pairs: Vec<_> = ports.map(|port| connect(&client, &server, 50_000 + port).0).collect();
         pairs.iter().for_each(|near| client.promote(near).expect("the acceptor is published"));
