@@ -327,7 +327,7 @@ job_sim-long() { # many more conversations, also crowded ones, with streams and 
     # shellcheck disable=SC2017 # whole days
     from=$(($(date +%s) / 86400 * 10000))
     for preset in ${PRESETS:-rxe erdma shm silent}; do
-        for kind in "" --crowded --datagrams "--crowded --datagrams"; do
+        for kind in "" --crowded --crowded=automatic --datagrams "--crowded --datagrams" "--crowded=automatic --datagrams"; do
             # Processes of one host have their datagrams' rings in memory that both map, which the harness has not.
             [[ "$preset $kind" != shm*--datagrams ]] || continue
             say "$preset $kind"

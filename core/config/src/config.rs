@@ -60,7 +60,7 @@ pub struct MemoryConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
     /// `NACC_SOR_CONN_PER_QP`, `-p`: streams that may share a link; 1 is no sharing, and 0 shares links with peers to
-    /// which there are many.
+    /// which there are many streams.
     pub streams_per_link: u32,
     /// `NACC_EMPTY_QP_EXPIRE_MS`: how long an empty link is kept.
     pub empty_expiry: Expiry,

@@ -336,17 +336,19 @@ impl Endpoint {
     //# A sender requests a flow by FLOW, on a link to the destination's host, if the peer's HELLO says that it takes flows.
     /// Opens a flow on a link to its peer, or makes one, or lets it wait.
     fn place_flow(&self, flow: Arc<SendingFlow>) {
-        let links: Vec<_> = self.links.read().values().filter(|link| link.peer == flow.peer).cloned().collect();
-        let count = links.len();
-        let mut is_made = self.attempts.lock().values().any(|attempt| attempt.connector && attempt.peer == flow.peer);
-        for link in links {
-            match self.check_link(link.qp) {
-                Usability::NotReady => is_made = true,
-                Usability::Usable if self.takes_flow(&link, count) => match self.request_on(&link, &flow) {
+        let mut links: Vec<_> = self.links.read().values().filter(|link| link.peer == flow.peer).cloned().collect();
+        // One that was made for the flow comes before those that it would share.
+        links.sort_by_cached_key(|link| link.tx.lock().proto.streams());
+        let all = links.len();
+        links.retain(|link| self.check_link(link.qp) != Usability::NotReady);
+        let mut is_made = links.len() < all
+            || self.attempts.lock().values().any(|attempt| attempt.connector && attempt.peer == flow.peer);
+        for link in &links {
+            if self.check_link(link.qp) == Usability::Usable && self.takes_flow(link, links.len()) {
+                match self.request_on(link, &flow) {
                     Ok(()) => return,
-                    Err(_) => self.enqueue_idle(&link),
-                },
-                Usability::Usable | Usability::Unusable => {}
+                    Err(_) => self.enqueue_idle(link),
+                }
             }
         }
         let mut inner = flow.inner.lock();
@@ -367,7 +369,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether a flow may be opened on a link with room, which is one of so many to its peer.
+    /// Whether a flow may be opened on a link with room, which is one of so many that are ready.
     fn takes_flow(&self, link: &LinkCell, links: usize) -> bool {
         let distribution = self.config.sharing.distribution(Some(&link.caps), self.order.get());
         let tx = link.tx.lock();

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::middleware::Event;
 use netacc_device::{FourTuple, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, ReceivingFlow, SendingFlow, StreamCell};
+use netacc_driver::{
+    Endpoint, EndpointConfig, Readiness, ReadySink, ReceivingFlow, SendingFlow, Sharing, Spread, StreamCell,
+};
 use netacc_proto::{FlowRefusal, Reason};
 
 use crate::common::{config, connect, run};
@@ -105,6 +107,24 @@ fn datagrams_and_streams_share_a_link() {
     run([&sender, &receiver]);
     assert_eq!(sender.send_datagram(&sending, b"x", 64, 0), Err(FlowRefusal::Asleep));
     assert_eq!((sending.counts().link, receiving.counts().link), (100, 100));
+}
+
+/// Breaks if a flow joined the only link of a stream that has it for itself, or had one made where streams share.
+#[test]
+fn a_flow_shares_a_link_where_a_stream_would() {
+    for (dedicated, links) in [(1, vec![2]), (2, vec![1, 1])] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let spread = Spread { dedicated, most: 4 };
+        let sharing = Sharing::Automatic { mapped: spread, posted: spread };
+        let [(sender, _), (receiver, seen)] =
+            [(); 2].map(|()| endpoint(&fabric, true, EndpointConfig { sharing, ..config(1) }));
+        seen.lock().unwrap().accepts = Some(addresses().reversed());
+        let (near, _far) = connect(&sender, &receiver, 40_001);
+        sender.promote(&near).expect("the acceptor is published");
+        run([&sender, &receiver]);
+        open(&sender, &receiver, &seen);
+        assert_eq!(sender.links().iter().map(|link| link.streams).collect::<Vec<_>>(), links);
+    }
 }
 
 //= spec §10.6.5
