@@ -718,5 +718,9 @@ fn a_device_that_broke_the_order_of_messages_has_a_link_for_each_stream() {
         let mut streams: Vec<_> = client.links().iter().map(|link| link.streams).collect();
         streams.sort_unstable();
         assert_eq!(streams, expected);
+        // As many links as streams are made at a time.
+        let crowd: Vec<_> = (40_320..40_330).map(|port| connect(client, server, port)).collect();
+        crowd.iter().for_each(|(near, _)| client.promote(near).expect("the acceptor is published"));
+        assert!(client.backlog().contains(&("connecting", crowd.len())), "{:?}", client.backlog());
     }
 }

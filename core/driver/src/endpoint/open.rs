@@ -175,10 +175,7 @@ impl Endpoint {
         let links = self.links.read();
         let Some(link) = links.get(&qp).filter(|link| !link.is_dying()) else { return Usability::Unusable };
         let tx = link.tx.lock();
-        // A link that was made before the device broke the order of messages has room, which must not be used.
-        let own = self.config.sharing.distribution(Some(&link.caps), self.order.get());
-        let has_room = tx.proto.has_room() && tx.proto.streams() < own.most();
-        match (tx.proto.is_ready(), has_room) {
+        match (tx.proto.is_ready(), tx.proto.has_room()) {
             (false, _) => Usability::NotReady,
             (true, true) => Usability::Usable,
             (true, false) => Usability::Unusable,
