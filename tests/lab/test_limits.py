@@ -34,12 +34,15 @@ shift
 exec "$@"
 """
 
+#: Connections that may not share links need as many of these as there are.
+APART = ("env", "NACC_SOR_CONN_PER_QP=1")
+
 #: The limit of a command, its reason, and its number of connections: there are enough descriptors for the
 #: program, and would not be if each connection had a link.
 LIMITS = {
     "locked memory": ((*AS_NOBODY, "prlimit", "--memlock=65536:65536"), "memory-limit", 20),
-    "descriptors": (("prlimit", "--nofile=130:130"), "exhausted", 60),
-    "device objects": (("sh", "-c", IN_GROUP, "group", "24"), "exhausted", 20),
+    "descriptors": ((*APART, "prlimit", "--nofile=130:130"), "exhausted", 60),
+    "device objects": ((*APART, "sh", "-c", IN_GROUP, "group", "24"), "exhausted", 20),
 }
 MESSAGES = 1200
 
