@@ -42,9 +42,14 @@ class Row:
         allowed = "-" if self.tolerance is None else f"{self.tolerance:.1%}"
         verdict = "yes" if self.holds else "NO"
         return (
-            f"| {self.what} | {kind}{self.expected:,.1f} {self.unit} | {self.simulated:,.1f} {self.unit} "
-            f"| {ratio:.3f} | {allowed} | {verdict} |"
+            f"| {self.what} | {kind}{_number(self.expected)} {self.unit} "
+            f"| {_number(self.simulated)} {self.unit} | {ratio:.3f} | {allowed} | {verdict} |"
         )
+
+
+def _number(value: float) -> str:
+    """Shares and small figures need more digits than great ones."""
+    return f"{value:,.3f}" if abs(value) < 10 else f"{value:,.1f}"
 
 
 def simulate(folder: Path, **tables: dict[str, Any] | list[dict[str, Any]]) -> Point:
@@ -53,13 +58,22 @@ def simulate(folder: Path, **tables: dict[str, Any] | list[dict[str, Any]]) -> P
     for name, table in tables.items():
         for each in table if isinstance(table, list) else [table]:
             brackets = f"[[{name}]]" if isinstance(table, list) else f"[{name.replace('__', '.')}]"
-            lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in each.items())
+            lines = "".join(f"{key} = {_toml(value)}\n" for key, value in each.items())
             text += f"\n{brackets}\n{lines}"
     file = folder / "validation.toml"
     file.write_text(text)
     found = study(file, sweep={}, engine=SerialEngine(), folder=folder / "runs")
     assert not found.failures, found.failures
     return found.points[0]
+
+
+def _toml(value: object) -> str:
+    """A value; tables are written in line."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
 
 
 def mean(point: Point, group: str, figure: str) -> float:

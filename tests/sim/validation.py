@@ -23,6 +23,7 @@ from netacc_lab.sim import Point
 
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import down, line_from, up
+from tests.sim import controls
 from tests.sim.redis_here import redis_here
 from tests.sim.rows import Row, mean, simulate, table
 
@@ -585,6 +586,7 @@ CHECKS: dict[str, Check] = {
         links,
         redis,
         deployment_set,
+        *controls.CHECKS,
     )
 }
 
