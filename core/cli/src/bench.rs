@@ -10,7 +10,7 @@
 //!   record (`--record`) and in the JSON;
 //! * a backend's figures count only if the bytes went over its link: `link_share` is the share that did.
 //!
-//! The load generators of `echo`, `many`, `stream` and `connect` are this same binary, started again as `netacc bench-peer`
+//! The load generators of `echo`, `many`, `stream`, `connect` and `memcached` are this same binary, started again as `netacc bench-peer`
 //! ([`peer`]): ordinary programs on libc sockets without any code for NetACC.
 
 pub mod args;
@@ -20,6 +20,7 @@ mod datagrams;
 mod error;
 pub(crate) mod link;
 mod machine;
+mod memcached;
 mod memory;
 mod noise;
 mod own;
@@ -55,6 +56,7 @@ use args::{BenchArgs, BenchCommand};
 pub fn run(args: BenchArgs) -> Result<(), BenchError> {
     match args.command {
         BenchCommand::Redis(args) => redis::run(&args),
+        BenchCommand::Memcached(args) => own::run_memcached(&args),
         BenchCommand::Echo(args) => own::run_echo(&args),
         BenchCommand::Many(args) => own::run_many(&args),
         BenchCommand::Stream(args) => own::run_stream(&args),

@@ -35,7 +35,7 @@ fn check_paths(paths: &Value, names: &[&str], rounds: usize) {
     for name in names {
         let path = &paths[name];
         positive(&path["requests_per_s"], "requests_per_s");
-        for percentile in ["p50", "p99", "p999", "max"] {
+        for percentile in ["p50", "p95", "p99", "p999", "max"] {
             positive(&path["latency_us"][percentile], percentile);
         }
         assert!(path["server_cpu_s_per_million"].is_number() && path["client_cpu_s_per_million"].is_number());
@@ -194,6 +194,32 @@ fn redis_with_two_tests_and_a_plot() {
     }
 }
 
+/// Breaks if a request of a pipeline is not counted, or an answer of memcached's is not the expected one.
+#[test]
+fn memcached_with_two_tests_and_a_pipeline() {
+    if Command::new("memcached").arg("--version").output().is_err() {
+        // The message is what is to be tested then.
+        let output = netacc(&["bench", "memcached", "--paths", "tcp"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("apt-get install memcached"));
+        return;
+    }
+    let args = ["bench", "memcached", "--paths", "tcp,unix", "--pairs", "2", "--requests", "600", "-c", "5"];
+    for pipeline in ["1", "4"] {
+        let more = ["--tests", "set,get", "--size", "100", "--workers", "1", "--pipeline", pipeline, "--json", "-"];
+        let result = json_of(&[&args[..], &more].concat());
+        assert_eq!((&result["bench"], &result["test"]), (&"memcached".into(), &"set".into()));
+        for test in ["set", "get"] {
+            let paths = &result["tests"][test];
+            check_paths(paths, &["tcp", "unix"], 2);
+            for run in paths["tcp"]["runs"].as_array().expect("raw runs") {
+                assert_eq!(run["requests"], 600, "{test} by {pipeline}");
+                assert!(run["waits"]["client_asks"].is_number() && run["waits"]["server_asks"].is_null());
+            }
+        }
+    }
+}
+
 #[test]
 fn wrong_usage_is_2_and_failure_is_1() {
     for args in [
@@ -208,6 +234,7 @@ fn wrong_usage_is_2_and_failure_is_1() {
         &["bench", "echo", "--paths", "udp", "--size", "64KiB"],
         &["bench", "stream", "--paths", "udp"],
         &["bench", "redis", "--paths", "udp"],
+        &["bench", "memcached", "--paths", "udp"],
         &["bench", "noise", "--threshold-ns", "0", "--seconds", "5"],
         &["bench", "wake", "--json", "/no/such/directory/x.json"],
         &["bench", "nonsense"],

@@ -17,6 +17,8 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// An unmodified redis-server under redis-benchmark
     Redis(RedisArgs),
+    /// An unmodified memcached under the client of our ping-pong
+    Memcached(MemcachedArgs),
     /// Ping-pong between two processes: round-trip latency
     Echo(EchoArgs),
     /// Many connections at a time: rate, share on links, memory for each connection
@@ -109,6 +111,51 @@ pub struct RedisArgs {
     /// The redis-benchmark to use
     #[arg(long, default_value = "redis-benchmark", value_name = "PROGRAM")]
     pub redis_benchmark: PathBuf,
+}
+
+/// A measurement of memcached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MemcachedTest {
+    /// Stores the value
+    Set,
+    /// Reads it
+    Get,
+}
+
+impl MemcachedTest {
+    /// The name used on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemcachedTest::Set => "set",
+            MemcachedTest::Get => "get",
+        }
+    }
+}
+
+/// Arguments of `netacc bench memcached`.
+#[derive(Debug, Clone, Args)]
+pub struct MemcachedArgs {
+    /// What all loads share.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Parallel connections
+    #[arg(long, short, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub clients: u32,
+    /// Bytes in a value (512, 4KiB, ...)
+    #[arg(long, short = 'd', default_value = "512", value_parser = parse_size)]
+    pub size: u64,
+    /// Worker threads of memcached (its -t)
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub workers: u32,
+    /// Tests; each is measured by itself
+    #[arg(long, short, value_enum, value_delimiter = ',', default_value = "set", value_name = "LIST")]
+    pub tests: Vec<MemcachedTest>,
+    /// Requests in flight per connection
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub pipeline: u32,
+    /// The memcached to use
+    #[arg(long, default_value = "memcached", value_name = "PROGRAM")]
+    pub memcached: PathBuf,
 }
 
 /// The way in which the two ends of `echo` wait for each other.

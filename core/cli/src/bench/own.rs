@@ -1,4 +1,4 @@
-//! `netacc bench echo|many|stream|connect`: our own two peers on each path.
+//! `netacc bench echo|many|stream|connect`: our own two peers on each path; `memcached`: our client, and memcached.
 //!
 //! The server is started once per path, the client once per measurement. They exchange lines with this process on
 //! standard input and output (see [`super::peer`]).
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{json, Value};
 
-use super::args::{CommonArgs, ConnectArgs, EchoArgs, ManyArgs, Mode, StreamArgs};
+use super::args::{CommonArgs, ConnectArgs, EchoArgs, ManyArgs, MemcachedArgs, Mode, StreamArgs};
 use super::cpu;
 use super::error::BenchError;
 use super::link::{LinkBytes, Sample};
+use super::memcached::Memcached;
 use super::memory;
 use super::paths::{this_program, Path};
 use super::peer::{LoadName, Outcome};
@@ -35,9 +36,9 @@ pub(crate) fn run_echo(args: &EchoArgs) -> Result<(), BenchError> {
     at_least_one_byte(args.size)?;
     let EchoArgs { size, mode, clients, .. } = *args;
     let histogram = args.histogram || args.common.record.is_some();
-    let load = LoadArgs { load: LoadName::Echo, size, mode, clients, processes: 1, histogram };
+    let load = LoadArgs { load: LoadName::Echo, size, mode, clients, processes: 1, pipeline: 1, histogram };
     let params = json!({"size": size, "mode": mode.name(), "clients": clients});
-    run(&args.common, "echo", load, Kind::PingPong, params)
+    run(&args.common, "echo", load, Kind::PingPong, params, ServerProgram::Peer)
 }
 
 /// Runs `netacc bench many`.
@@ -48,9 +49,9 @@ pub(crate) fn run_many(args: &ManyArgs) -> Result<(), BenchError> {
     }
     let ManyArgs { size, clients, processes, .. } = *args;
     let histogram = args.common.record.is_some();
-    let load = LoadArgs { load: LoadName::Echo, size, mode: Mode::Epoll, clients, processes, histogram };
+    let load = LoadArgs { load: LoadName::Echo, size, mode: Mode::Epoll, clients, processes, pipeline: 1, histogram };
     let params = json!({"size": size, "clients": clients, "processes": processes});
-    run(&args.common, MANY, load, Kind::PingPong, params)
+    run(&args.common, MANY, load, Kind::PingPong, params, ServerProgram::Peer)
 }
 
 /// Runs `netacc bench stream`.
@@ -62,9 +63,11 @@ pub(crate) fn run_stream(args: &StreamArgs) -> Result<(), BenchError> {
         mode: Mode::Blocking,
         clients: args.streams,
         processes: 1,
+        pipeline: 1,
         histogram: args.common.record.is_some(),
     };
-    run(&args.common, "stream", load, Kind::Bulk, json!({"size": args.size, "streams": args.streams}))
+    let params = json!({"size": args.size, "streams": args.streams});
+    run(&args.common, "stream", load, Kind::Bulk, params, ServerProgram::Peer)
 }
 
 /// Runs `netacc bench connect`.
@@ -75,13 +78,36 @@ pub(crate) fn run_connect(args: &ConnectArgs) -> Result<(), BenchError> {
         mode: Mode::Blocking,
         clients: 1,
         processes: 1,
+        pipeline: 1,
         histogram: args.common.record.is_some(),
     };
     let mut common = args.common.clone();
     if common.seconds.is_none() {
         common.requests.get_or_insert(DEFAULT_CONNECTIONS);
     }
-    run(&common, "connect", load, Kind::Requests, json!({"exchange": args.exchange}))
+    run(&common, "connect", load, Kind::Requests, json!({"exchange": args.exchange}), ServerProgram::Peer)
+}
+
+/// Runs `netacc bench memcached`.
+pub(crate) fn run_memcached(args: &MemcachedArgs) -> Result<(), BenchError> {
+    let MemcachedArgs { size, clients, workers, pipeline, .. } = *args;
+    let server = Memcached { program: args.memcached.clone(), workers, clients };
+    server.check()?;
+    let load = LoadArgs {
+        load: LoadName::Memcached,
+        size,
+        mode: Mode::Epoll,
+        clients,
+        processes: 1,
+        pipeline,
+        histogram: args.common.record.is_some(),
+    };
+    let tests: Vec<&'static str> = args.tests.iter().map(|test| test.name()).collect();
+    let params = json!({
+        "size": size, "clients": clients, "workers": workers, "pipeline": pipeline, "tests": tests,
+        "memcached": server.version(),
+    });
+    run(&args.common, "memcached", load, Kind::Requests, params, ServerProgram::Memcached { server, tests })
 }
 
 fn at_least_one_byte(size: u64) -> Result<(), BenchError> {
@@ -97,6 +123,7 @@ fn run(
     load: LoadArgs,
     kind: Kind,
     mut params: Value,
+    program: ServerProgram,
 ) -> Result<(), BenchError> {
     let stage = Stage::new(common)?;
     if stage.launcher.paths.contains(&Path::Udp) {
@@ -107,7 +134,7 @@ fn run(
     params["spin"] = json!(!common.no_spin);
     params["run_args"] = json!(common.run_arg);
     params["paths"] = stage.launcher.paths.iter().map(Path::name).collect();
-    let mut load = OwnLoad { name, load, kind, stage: &stage, servers: HashMap::new() };
+    let mut load = OwnLoad { name, load, kind, program, stage: &stage, servers: HashMap::new() };
     rounds::run(&mut load, &stage.launcher, common, params)
 }
 
@@ -135,8 +162,21 @@ struct LoadArgs {
     clients: u32,
     /// Processes of clients.
     processes: u32,
+    /// Requests in a message.
+    pipeline: u32,
     /// Whether the result has the histogram.
     histogram: bool,
+}
+
+/// The program that answers.
+#[derive(Debug, Clone)]
+enum ServerProgram {
+    /// Our own peer.
+    Peer,
+    Memcached {
+        server: Memcached,
+        tests: Vec<&'static str>,
+    },
 }
 
 /// The load that measures more than requests.
@@ -146,6 +186,7 @@ struct OwnLoad<'a> {
     name: &'static str,
     load: LoadArgs,
     kind: Kind,
+    program: ServerProgram,
     stage: &'a Stage,
     servers: HashMap<Path, Server>,
 }
@@ -171,7 +212,10 @@ impl Load for OwnLoad<'_> {
     }
 
     fn tests(&self) -> Vec<String> {
-        vec![self.name().to_owned()]
+        match &self.program {
+            ServerProgram::Peer => vec![self.name().to_owned()],
+            ServerProgram::Memcached { tests, .. } => tests.iter().map(|test| (*test).to_owned()).collect(),
+        }
     }
 
     fn kind(&self) -> Kind {
@@ -184,6 +228,30 @@ impl Load for OwnLoad<'_> {
     }
 
     fn start(&mut self, path: &Path) -> Result<(), BenchError> {
+        let (proc, pid, address) = match &self.program {
+            ServerProgram::Peer => self.start_peer(path)?,
+            ServerProgram::Memcached { server, .. } => server.start(self.stage, path)?,
+        };
+        let memory = memory::of_process(pid);
+        self.servers.insert(path.clone(), Server { proc, pid, address, memory });
+        Ok(())
+    }
+
+    fn warm_up(&mut self, test: &str, path: &Path) -> Result<(), BenchError> {
+        let short = match self.stage.length {
+            Length::Requests(requests) => Length::Requests(requests.min(1000)),
+            Length::Seconds(seconds) => Length::Seconds(seconds.min(0.2)),
+        };
+        self.run_clients(test, path, short).map(drop)
+    }
+
+    fn measure(&mut self, test: &str, path: &Path) -> Result<Run, BenchError> {
+        self.run_clients(test, path, self.stage.length)
+    }
+}
+
+impl OwnLoad<'_> {
+    fn start_peer(&self, path: &Path) -> Result<(Proc, u32, String), BenchError> {
         let socket = self.stage.workdir.path().join("peer.sock");
         let listen = match path {
             Path::Unix => format!("unix:{}", socket.display()),
@@ -197,29 +265,12 @@ impl Load for OwnLoad<'_> {
         };
         let pid = pid.parse().map_err(|_| proc.error(format!("wrote an invalid process id: '{pid}'")))?;
         let address = address.to_owned();
-        let memory = memory::of_process(pid);
-        self.servers.insert(path.clone(), Server { proc, pid, address, memory });
-        Ok(())
+        Ok((proc, pid, address))
     }
-
-    fn warm_up(&mut self, _test: &str, path: &Path) -> Result<(), BenchError> {
-        let short = match self.stage.length {
-            Length::Requests(requests) => Length::Requests(requests.min(1000)),
-            Length::Seconds(seconds) => Length::Seconds(seconds.min(0.2)),
-        };
-        self.run_clients(path, short).map(drop)
-    }
-
-    fn measure(&mut self, _test: &str, path: &Path) -> Result<Run, BenchError> {
-        self.run_clients(path, self.stage.length)
-    }
-}
-
-impl OwnLoad<'_> {
     /// The bytes of the measured requests; the warm-up carried more.
     fn least_bytes(&self, requests: u64) -> u64 {
         match self.load.load {
-            LoadName::Stream => requests * self.load.size,
+            LoadName::Stream | LoadName::Memcached => requests * self.load.size,
             LoadName::Echo | LoadName::Connect => requests * self.load.size * 2,
         }
     }
@@ -233,8 +284,8 @@ impl OwnLoad<'_> {
         Proc::spawn(command, &name, self.stage.workdir.path())
     }
 
-    fn start_clients(&self, path: &Path, length: Length) -> Result<Clients, BenchError> {
-        let LoadArgs { clients, processes, .. } = self.load;
+    fn start_clients(&self, test: &str, path: &Path, length: Length) -> Result<Clients, BenchError> {
+        let LoadArgs { clients, processes, pipeline, .. } = self.load;
         // The connections and requests of the clients before this one.
         let share = |all: u64, index: u32| all * u64::from(index) / u64::from(processes);
         let mut procs = Vec::new();
@@ -243,9 +294,14 @@ impl OwnLoad<'_> {
             let first = share(clients.into(), index).to_string();
             let mut more = vec!["--connect".to_owned(), self.servers[path].address.clone(), "--first".into(), first];
             more.extend(match length {
-                Length::Requests(requests) => ["--requests".to_owned(), part(requests).to_string()],
+                Length::Requests(requests) => {
+                    ["--requests".to_owned(), part(requests / u64::from(pipeline)).to_string()]
+                }
                 Length::Seconds(seconds) => ["--seconds".to_owned(), seconds.to_string()],
             });
+            if let ServerProgram::Memcached { .. } = self.program {
+                more.extend(["--test".to_owned(), test.to_owned(), "--pipeline".to_owned(), pipeline.to_string()]);
+            }
             let connections = part(clients.into()).try_into().expect("a part of a u32");
             procs.push(self.spawn("client", path, connections, &more)?);
         }
@@ -291,10 +347,10 @@ impl OwnLoad<'_> {
         }
     }
 
-    fn run_clients(&mut self, path: &Path, length: Length) -> Result<Run, BenchError> {
+    fn run_clients(&mut self, test: &str, path: &Path, length: Length) -> Result<Run, BenchError> {
         let server = &self.servers[path];
         let server_pid = server.pid;
-        let mut clients = self.start_clients(path, length)?;
+        let mut clients = self.start_clients(test, path, length)?;
         let crowd = (self.name == MANY).then(|| self.count_crowd(path, &clients));
         // Connected and warm: what follows until RESULT is all measured, at both ends.
         let server_before = cpu::of_process(server_pid);
@@ -320,19 +376,21 @@ impl OwnLoad<'_> {
             client.finish(self.stage.timeout)?;
         }
         let server_asks = self.server_asks(path)?;
-        let each = |count: u64| tidy(count as f64 / outcome.requests.max(1) as f64);
-        let waits = (self.load.load == LoadName::Echo).then(|| Waits {
+        // A message has several requests.
+        let requests = outcome.requests * u64::from(self.load.pipeline);
+        let each = |count: u64| tidy(count as f64 / requests.max(1) as f64);
+        let waits = matches!(self.load.load, LoadName::Echo | LoadName::Memcached).then(|| Waits {
             client_asks: each(outcome.waits),
             client_sleeps: each(outcome.sleeps),
             server_asks,
             server_sleeps: each(server_sleeps),
             interest_change_ns: (self.load.mode == Mode::Epoll).then(|| tidy(outcome.interest_change_ns)),
         });
-        let requests_per_s = outcome.requests as f64 / outcome.seconds;
+        let requests_per_s = requests as f64 / outcome.seconds;
         let bytes = samples.iter().map(Sample::bytes).reduce(LinkBytes::and);
         Ok(Run {
             round: 0,
-            requests: outcome.requests,
+            requests,
             seconds: outcome.seconds,
             requests_per_s: tidy(requests_per_s),
             bytes_per_s: (self.kind == Kind::Bulk).then_some(requests_per_s * self.load.size as f64),
@@ -341,7 +399,7 @@ impl OwnLoad<'_> {
             client_cpu_s: tidy(outcome.cpu_s),
             bytes_link: bytes.map(|bytes| bytes.link),
             bytes_tcp: bytes.map(|bytes| bytes.tcp),
-            bytes_expected: path.is_backend().then(|| self.least_bytes(outcome.requests)),
+            bytes_expected: path.is_backend().then(|| self.least_bytes(requests)),
             other_processors: None,
             crowd,
             waits,

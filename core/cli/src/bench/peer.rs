@@ -13,6 +13,7 @@ mod connect;
 mod conversation;
 pub(crate) mod datagrams;
 mod echo;
+mod memcached;
 mod socket;
 mod stream;
 mod wait;
@@ -26,7 +27,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::args::Mode;
+use super::args::{MemcachedTest, Mode};
 use super::cpu;
 use super::result::Latency;
 use socket::Address;
@@ -78,6 +79,8 @@ pub(crate) enum LoadName {
     Echo,
     Stream,
     Connect,
+    /// A client only: the server is memcached.
+    Memcached,
 }
 
 impl LoadName {
@@ -86,6 +89,7 @@ impl LoadName {
             LoadName::Echo => "echo",
             LoadName::Stream => "stream",
             LoadName::Connect => "connect",
+            LoadName::Memcached => "memcached",
         }
     }
 }
@@ -100,6 +104,12 @@ struct LoadArgs {
     mode: Mode,
     #[arg(long)]
     clients: usize,
+    /// Of memcached
+    #[arg(long, value_enum)]
+    test: Option<MemcachedTest>,
+    /// Requests in a message, of memcached
+    #[arg(long, default_value_t = 1)]
+    pipeline: usize,
 }
 
 #[derive(Debug, Clone, Copy, Args)]
@@ -172,12 +182,14 @@ pub fn run(args: PeerArgs) -> io::Result<()> {
                 LoadName::Echo => echo::serve(&listener, load),
                 LoadName::Stream => stream::serve(&listener, load),
                 LoadName::Connect => connect::serve(&listener, load),
+                LoadName::Memcached => Err(io::Error::other("the server of this load is memcached")),
             }
         }
         Role::Client { load, connect, first, length } => match load.load {
             LoadName::Echo => echo::drive(&connect, load, first, length),
             LoadName::Stream => stream::drive(&connect, load, length),
             LoadName::Connect => connect::drive(&connect, load, length),
+            LoadName::Memcached => echo::drive_memcached(&connect, load, first, length),
         },
     }
 }
@@ -292,6 +304,7 @@ impl Tally {
         let us = |ns: u64| ns as f64 / 1e3;
         Latency {
             p50: us(self.0.value_at_quantile(0.5)),
+            p95: us(self.0.value_at_quantile(0.95)),
             p99: us(self.0.value_at_quantile(0.99)),
             p999: us(self.0.value_at_quantile(0.999)),
             max: us(self.0.max()),
@@ -378,7 +391,7 @@ mod tests {
         tally.record(Duration::ZERO);
         let latency = tally.latency();
         assert_eq!(tally.count(), 1002);
-        assert!((latency.p50 / 500.0 - 1.0).abs() < 0.01, "{latency:?}");
+        assert!((latency.p50 / 500.0 - 1.0).abs() < 0.01 && (latency.p95 / 950.0 - 1.0).abs() < 0.01, "{latency:?}");
         assert!(latency.max >= 60e6 && latency.max < 61e6, "{latency:?}");
     }
 }

@@ -6,9 +6,11 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -92,6 +94,23 @@ impl Drop for Workdir {
         }
     }
 }
+
+/// A port that is free now, low enough that port + 20000 (where NetACC's services listen) is a port
+/// too, and below the range from which the kernel takes the ports of outgoing connections.
+pub(crate) fn free_port() -> Result<u16, BenchError> {
+    let start = 20_000 + (std::process::id() % 12_000) as u16;
+    (start..32_000)
+        .chain(20_000..start)
+        // Starts at a different place each time, so that two processes do not choose the same port.
+        .skip(NEXT_PORT.fetch_add(7, Ordering::Relaxed))
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .ok_or_else(|| BenchError::Io {
+            what: "looking for a free port on 127.0.0.1".into(),
+            source: std::io::ErrorKind::AddrInUse.into(),
+        })
+}
+
+static NEXT_PORT: AtomicUsize = AtomicUsize::new(0);
 
 /// A running child whose standard output is read line by line.
 #[derive(Debug)]

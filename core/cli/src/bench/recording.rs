@@ -13,7 +13,7 @@ use crate::record::{self, Draft, During, Header, Kind, RecordError, Series, Stat
 const CLOSED: &str = "a closed loop: the next request waits for the answer, so a stall counts once for each connection";
 
 /// The loads that are closed loops of requests.
-const CLOSED_LOOPS: [&str; 3] = ["redis", "echo", "many"];
+const CLOSED_LOOPS: [&str; 4] = ["redis", "memcached", "echo", "many"];
 
 /// Writes the record of a result.
 pub(super) fn write(draft: Draft, report: &Report, during: Option<During>) -> Result<(), RecordError> {
@@ -67,7 +67,8 @@ fn title(report: &Report) -> String {
 
 fn run_of(draft: &Draft, series: &str, run: &Run) -> Result<record::Run, RecordError> {
     let latency = run.latency_us;
-    let in_ns = [("50", latency.p50), ("99", latency.p99), ("99.9", latency.p999), ("100", latency.max)];
+    let in_ns =
+        [("50", latency.p50), ("95", latency.p95), ("99", latency.p99), ("99.9", latency.p999), ("100", latency.max)];
     let mut histograms = BTreeMap::new();
     if !run.histogram_ns.is_empty() {
         let name = draft.histogram(&format!("latency-{series}-{}", run.round), &run.histogram_ns)?;

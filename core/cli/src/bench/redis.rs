@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread;
@@ -19,7 +19,7 @@ use super::cpu;
 use super::error::BenchError;
 use super::link::Sample;
 use super::paths::{in_path, Path};
-use super::process::Proc;
+use super::process::{free_port, Proc};
 use super::redis_output::{self, RedisTest};
 use super::result::{Kind, Run};
 use super::rounds::{self, Length, Load, Stage};
@@ -268,23 +268,6 @@ impl Benchmark {
         }
     }
 }
-
-/// A port that is free now, low enough that port + 20000 (where NetACC's services listen) is a port
-/// too, and below the range from which the kernel takes the ports of outgoing connections.
-fn free_port() -> Result<u16, BenchError> {
-    let start = 20_000 + (std::process::id() % 12_000) as u16;
-    (start..32_000)
-        .chain(20_000..start)
-        // Starts at a different place each time, so that two processes do not choose the same port.
-        .skip(NEXT_PORT.fetch_add(7, std::sync::atomic::Ordering::Relaxed))
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .ok_or_else(|| BenchError::Io {
-            what: "looking for a free port on 127.0.0.1".into(),
-            source: std::io::ErrorKind::AddrInUse.into(),
-        })
-}
-
-static NEXT_PORT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 /// Requests a server's process id, which also shows that it is ready.
 fn process_id(mut stream: impl Read + Write) -> std::io::Result<u32> {

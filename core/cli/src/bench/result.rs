@@ -15,9 +15,9 @@ use super::stats::{median, ratio, tidy, Ratio};
 /// One `netacc bench` command's result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// The load: redis, echo, many, stream or connect.
+    /// The load: redis, memcached, echo, many, stream or connect.
     pub bench: String,
-    /// The measured tests: only redis has more than one.
+    /// The measured tests: only redis and memcached have more than one.
     pub test: String,
     /// The command's settings.
     pub params: Value,
@@ -55,6 +55,8 @@ pub type Paths = IndexMap<String, PathResult>;
 pub struct Latency {
     /// Median.
     pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
     /// 99th percentile.
     pub p99: f64,
     /// 99.9th percentile.
@@ -223,6 +225,7 @@ fn summarise_path(runs: Vec<Run>, reference: Option<&[Run]>, kind: Kind) -> Path
     let bulk = kind == Kind::Bulk;
     let latency_us = Latency {
         p50: middle(&|run| run.latency_us.p50),
+        p95: middle(&|run| run.latency_us.p95),
         p99: middle(&|run| run.latency_us.p99),
         p999: middle(&|run| run.latency_us.p999),
         max: middle(&|run| run.latency_us.max),
@@ -274,7 +277,7 @@ pub(crate) mod tests {
             seconds: 1000.0 / requests_per_s,
             requests_per_s,
             bytes_per_s: None,
-            latency_us: Latency { p50, p99: 2.0 * p50, p999: 3.0 * p50, max: 9.0 * p50, avg: p50 },
+            latency_us: Latency { p50, p95: 1.5 * p50, p99: 2.0 * p50, p999: 3.0 * p50, max: 9.0 * p50, avg: p50 },
             server_cpu_s: 0.5,
             client_cpu_s: 0.25,
             bytes_link: None,

@@ -32,7 +32,7 @@ pub(crate) fn render(report: &Report) -> String {
 }
 
 fn settings(report: &Report) -> String {
-    let hidden = ["pairs", "paths", "run_args", "tests", "redis_server", "persistence", "length"];
+    let hidden = ["pairs", "paths", "run_args", "tests", "redis_server", "memcached", "persistence", "length"];
     let Some(params) = report.params.as_object() else {
         return String::new();
     };

@@ -1,5 +1,5 @@
-//! One connection's side of a ping-pong on a non-blocking socket: whole messages in, whole messages
-//! out.
+//! One connection's side of a ping-pong, or of a client's requests, on a non-blocking socket: whole messages in, whole
+//! messages out.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -23,10 +23,19 @@ pub(super) enum Progress {
     Closed,
 }
 
-/// One end of a ping-pong. Invariant: `done < message.len()`.
+/// The bytes of a conversation.
+#[derive(Debug)]
+enum Messages {
+    /// Of a ping-pong, in one buffer: what is received is sent.
+    Same(Vec<u8>),
+    /// Of a client, whose server has to answer with the expected bytes.
+    Exchange { request: Vec<u8>, expected: Vec<u8>, answer: Vec<u8> },
+}
+
+/// One end of a ping-pong, or a client. Invariant: `done` is below the length of the phase's message.
 #[derive(Debug)]
 pub(super) struct Conversation {
-    message: Vec<u8>,
+    messages: Messages,
     done: usize,
     phase: Phase,
 }
@@ -35,7 +44,14 @@ impl Conversation {
     /// `size` must not be 0.
     pub(super) fn new(size: usize, phase: Phase) -> Self {
         assert!(size > 0, "a message has at least one byte");
-        Conversation { message: vec![b'x'; size], done: 0, phase }
+        Conversation { messages: Messages::Same(vec![b'x'; size]), done: 0, phase }
+    }
+
+    /// A client that sends `request`, and has to receive `expected`. Neither is empty.
+    pub(super) fn asking(request: Vec<u8>, expected: Vec<u8>) -> Self {
+        assert!(!request.is_empty() && !expected.is_empty(), "a message has at least one byte");
+        let answer = vec![0; expected.len()];
+        Conversation { messages: Messages::Exchange { request, expected, answer }, done: 0, phase: Phase::Sending }
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -46,7 +62,12 @@ impl Conversation {
     /// program that expects a fixed length.
     pub(super) fn step(&mut self, mut socket: &Socket) -> io::Result<Progress> {
         loop {
-            let rest = &mut self.message[self.done..];
+            let message = match (&mut self.messages, self.phase) {
+                (Messages::Same(message), _) | (Messages::Exchange { request: message, .. }, Phase::Sending) => message,
+                (Messages::Exchange { answer, .. }, Phase::Receiving) => answer,
+            };
+            let len = message.len();
+            let rest = &mut message[self.done..];
             let moved = match self.phase {
                 Phase::Receiving => socket.read(rest),
                 Phase::Sending => socket.write(rest),
@@ -54,12 +75,15 @@ impl Conversation {
             match moved {
                 Ok(0) if self.phase == Phase::Receiving && self.done == 0 => return Ok(Progress::Closed),
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.done += count,
+                Ok(count) => {
+                    self.check(count)?;
+                    self.done += count;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Progress::Blocked),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
-            if self.done == self.message.len() {
+            if self.done == len {
                 self.done = 0;
                 self.phase = match self.phase {
                     Phase::Receiving => Phase::Sending,
@@ -69,7 +93,23 @@ impl Conversation {
             }
         }
     }
+
+    /// Compares the next `count` bytes with what is expected of a server.
+    fn check(&self, count: usize) -> io::Result<()> {
+        let (Messages::Exchange { expected, answer, .. }, Phase::Receiving) = (&self.messages, self.phase) else {
+            return Ok(());
+        };
+        let span = self.done..self.done + count;
+        if answer[span.clone()] == expected[span.clone()] {
+            return Ok(());
+        }
+        let shown = answer[span].iter().take(SHOWN_BYTES).map(|byte| char::from(*byte)).collect::<String>();
+        Err(io::Error::other(format!("the server answered {shown:?}")))
+    }
 }
+
+/// How much of a wrong answer goes into an error.
+const SHOWN_BYTES: usize = 80;
 
 #[cfg(test)]
 mod tests {
@@ -93,5 +133,20 @@ mod tests {
         assert_eq!(sender.step(&one).expect("all there"), Progress::Complete);
         drop(one);
         assert_eq!(receiver.step(&two).expect("an orderly end"), Progress::Closed);
+    }
+
+    /// Breaks if a client takes any answer for the right one, or waits for the rest of a shorter one.
+    #[test]
+    fn a_client_refuses_another_answer() {
+        let (one, two) = UnixStream::pair().expect("a pair of sockets");
+        let (one, mut two) = (Socket::from(OwnedFd::from(one)), Socket::from(OwnedFd::from(two)));
+        one.set_nonblocking(true).expect("it can be set");
+        let mut client = Conversation::asking(b"get k\r\n".to_vec(), b"STORED\r\nSTORED\r\n".to_vec());
+        assert_eq!(client.step(&one).expect("room enough"), Progress::Complete);
+        two.write_all(b"STORED\r\n").expect("room enough");
+        assert_eq!(client.step(&one).expect("half of it"), Progress::Blocked);
+        two.write_all(b"ERROR\r\n").expect("room enough");
+        let error = client.step(&one).expect_err("it is another answer");
+        assert!(error.to_string().contains("ERROR"), "{error}");
     }
 }

@@ -11,6 +11,7 @@ use socket2::{Socket, Type};
 
 use super::super::args::Mode;
 use super::conversation::{Conversation, Phase, Progress};
+use super::memcached;
 use super::socket::{no_delay, Address};
 use super::wait::Waiter;
 use super::{ready, report, report_asking, send_line, Asked, LengthArgs, LoadArgs, Meter, Stop, Tally};
@@ -40,6 +41,15 @@ pub(super) fn serve(listener: &Socket, load: LoadArgs) -> io::Result<()> {
 
 /// Measures.
 pub(super) fn drive(address: &Address, load: LoadArgs, first: usize, length: LengthArgs) -> io::Result<()> {
+    let sockets = connect_all(address, load, first)?;
+    match (load.mode, &sockets[..]) {
+        (Mode::Blocking, [socket]) => drive_one_blocking(socket, load.size, length),
+        (Mode::Blocking, _) => drive_many_blocking(&sockets, load.size, length),
+        _ => drive_ready(&sockets, load.mode, length, || Conversation::new(load.size, Phase::Sending)),
+    }
+}
+
+fn connect_all(address: &Address, load: LoadArgs, first: usize) -> io::Result<Vec<Socket>> {
     let mut sockets = Vec::with_capacity(load.clients);
     for index in 0..load.clients {
         let socket = address.connect_as(first + index)?;
@@ -47,11 +57,7 @@ pub(super) fn drive(address: &Address, load: LoadArgs, first: usize, length: Len
         socket.set_nonblocking(load.mode != Mode::Blocking)?;
         sockets.push(socket);
     }
-    match (load.mode, &sockets[..]) {
-        (Mode::Blocking, [socket]) => drive_one_blocking(socket, load.size, length),
-        (Mode::Blocking, _) => drive_many_blocking(&sockets, load.size, length),
-        _ => drive_ready(&sockets, load, length),
-    }
+    Ok(sockets)
 }
 
 fn accept_all(listener: &Socket, load: LoadArgs) -> io::Result<Vec<Socket>> {
@@ -140,11 +146,24 @@ fn advance(conversation: &mut Conversation, socket: &Socket) -> io::Result<Advan
     })
 }
 
-fn drive_ready(sockets: &[Socket], load: LoadArgs, length: LengthArgs) -> io::Result<()> {
+/// Measures as a client of memcached, whose conversations go on as those of a ping-pong.
+pub(super) fn drive_memcached(address: &Address, load: LoadArgs, first: usize, length: LengthArgs) -> io::Result<()> {
+    let test = load.test.ok_or_else(|| io::Error::other("--test is missing"))?;
+    memcached::store(address, load.size)?;
+    let sockets = connect_all(address, load, first)?;
+    drive_ready(&sockets, load.mode, length, || memcached::conversation(test, load.size, load.pipeline))
+}
+
+fn drive_ready(
+    sockets: &[Socket],
+    mode: Mode,
+    length: LengthArgs,
+    conversation: impl Fn() -> Conversation,
+) -> io::Result<()> {
     let mut pump = Pump {
         sockets,
-        waiter: Waiter::new(load.mode, sockets)?,
-        conversations: sockets.iter().map(|_| Conversation::new(load.size, Phase::Sending)).collect(),
+        waiter: Waiter::new(mode, sockets)?,
+        conversations: sockets.iter().map(|_| conversation()).collect(),
         blocked: vec![false; sockets.len()],
         sent_at: vec![Instant::now(); sockets.len()],
         ready: Vec::with_capacity(sockets.len()),

@@ -162,7 +162,7 @@ def of_bench(found: Mapping[str, Any], text: str) -> Contents:
             series.append(Series(name=name, of=test if len(tests) > 1 else "", link_share=share, runs=runs))
     load.during = _during(series)
     skipped = [f"{path} was not measured: {why}" for path, why in (found.get("skipped") or {}).items()]
-    closed = [CLOSED] if found["bench"] in ("redis", "echo", "many") else []
+    closed = [CLOSED] if found["bench"] in ("redis", "memcached", "echo", "many") else []
     said = found.get("warnings") or ()
     # Since it also watches others during the runs, the tool says itself what they did before.
     if load.during:
