@@ -2,7 +2,8 @@
 //!
 //! A loop of [`Batches`](LoopKind::Batches) is that of Redis and of redis-benchmark: it asks for all that is ready, reads and executes each,
 //! and writes all answers before it asks again. Connections that become ready meanwhile wait for the next round. In polling systems
-//! this is gated service. A loop of [`Turns`](LoopKind::Turns) reads and answers one connection after the other.
+//! this is gated service. A loop of [`Rounds`](LoopKind::Rounds), as in libevent's programs and nginx, asks for all that is ready, too, but
+//! answers each connection before it reads the next. A loop of [`Turns`](LoopKind::Turns) asks anew for each.
 //!
 //! # Invariants
 //! * A connection is in a round once, and its step to write comes after its step to read.
@@ -13,9 +14,11 @@ use std::collections::VecDeque;
 /// The order of a loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoopKind {
-    /// Reads and writes one after the other.
+    /// Asks, reads and writes for one after the other.
     #[default]
     Turns,
+    /// Asks for all, then reads and writes one after the other.
+    Rounds,
     /// Reads all, then writes all.
     Batches,
 }
@@ -82,6 +85,10 @@ impl<T: Copy> EventLoop<T> {
         if asks {
             std::mem::swap(&mut self.reads, &mut self.arrived);
         }
+        if self.kind == LoopKind::Rounds {
+            let of = self.reads.pop_front()?;
+            return Some(Step { of, part: Part::Whole, asks });
+        }
         if let Some(of) = self.reads.pop_front() {
             self.writes.push_back(of);
             return Some(Step { of, part: Part::Read, asks });
@@ -119,6 +126,17 @@ mod tests {
         let mut of = EventLoop::new(LoopKind::Turns);
         (0..2).for_each(|number| of.push(number));
         assert_eq!(steps(&mut of), [(0, Part::Whole, true), (1, Part::Whole, true)]);
+    }
+
+    // Breaks if a loop of rounds divides turns, asks for each, or lets later connections into a round.
+    #[test]
+    fn a_round_asks_once() {
+        let mut of = EventLoop::new(LoopKind::Rounds);
+        (0..2).for_each(|number| of.push(number));
+        assert_eq!(of.poll(), Some(Step { of: 0, part: Part::Whole, asks: true }));
+        of.push(2);
+        assert_eq!(steps(&mut of), [(1, Part::Whole, false), (2, Part::Whole, true)]);
+        assert!(of.is_empty());
     }
 
     // Breaks if a round takes in what comes during it, or leaves out what came before: with Poisson arrivals, rounds that cost a

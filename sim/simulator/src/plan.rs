@@ -79,6 +79,7 @@ impl Scenario {
             threads: if server { p.server_threads } else { p.client_threads },
             loop_kind: match if server { p.server_loop } else { p.client_loop } {
                 Loop::Turns => LoopKind::Turns,
+                Loop::Rounds => LoopKind::Rounds,
                 Loop::Batches => LoopKind::Batches,
             },
             seed: SplitMix64::new(self.seed ^ u64::from(number + 1) << 32).next_u64(),

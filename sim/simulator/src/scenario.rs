@@ -125,8 +125,10 @@ pub struct Processors {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Loop {
-    /// It reads and writes one after the other.
+    /// It asks, reads and writes for one after the other.
     Turns,
+    /// It asks for all that are ready, then reads and writes one after the other.
+    Rounds,
     /// It reads all that are ready, then writes all.
     Batches,
 }

@@ -92,7 +92,7 @@ class Device(DeviceValues):
     profile: Profile = Field(default="ideal", description="by name; or a file, by its path from the scenario")
 
 
-LoopKind = Literal["turns", "batches"]
+LoopKind = Literal["turns", "rounds", "batches"]
 
 
 class StackValues(declared.model("stack", Strict)):  # type: ignore[misc]
@@ -116,8 +116,10 @@ class HostChoice(Strict):
     client_threads: Count = Field(default=4, description="of the process on any other")
     server_loop: LoopKind | None = Field(
         default=None,
-        description="turns: a thread reads and answers one connection after the other; batches: it reads all "
-        "that are ready, then answers all, as Redis does; else batches where a workload is redis-like",
+        description="turns: a thread asks, reads and answers for one connection after the other; rounds: it "
+        "asks for all that are ready, then reads and answers one after the other, as memcached and nginx do; "
+        "batches: it reads all that are ready, then answers all, as Redis does; else batches where a "
+        "workload is redis-like",
     )
     client_loop: LoopKind | None = Field(
         default=None, description="of any other process; else as server-loop"
