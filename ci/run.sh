@@ -443,6 +443,7 @@ job_notebooks() { # the notebooks in JupyterLab, with all that they need (argume
 }
 
 job_validate() { # tables of simulation against closed forms, published results, this machine and SoftRoCE (arguments: only these)
+    need "${NEEDS_REDIS[@]}" memcached=memcached
     need_lab
     need_ns3
     need_binaries

@@ -3,9 +3,9 @@
     python -m tests.sim.validation            # tables of everything
     python -m tests.sim.validation queueing   # of one check
 
-Each check runs scenarios of its own and compares. All but `machine`, `redis_here` and `softroce` are
-deterministic; all but those and `dcqcn_many_flows`, `gazelle` and `udpdk`, which take long, are part of the
-tests.
+Each check runs scenarios of its own and compares. All but `machine`, `redis_here`, `memcached_here` and
+`softroce` are deterministic; all but those and `dcqcn_many_flows`, `gazelle` and `udpdk`, which take long,
+are part of the tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from netacc_lab.sim import Point
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import down, line_from, up
 from tests.sim import controls
-from tests.sim.redis_here import redis_here
+from tests.sim.here import memcached_here, redis_here
 from tests.sim.rows import Row, mean, simulate, table
 
 #: A frame without its payload: preamble, gap and Ethernet 38, IP and UDP 28, BTH and ICRC 16.
@@ -593,7 +593,15 @@ CHECKS: dict[str, Check] = {
 
 def main() -> int:
     """Prints tables; ends with 1 if a figure is off."""
-    others: tuple[Check, ...] = (gazelle, udpdk, dcqcn_many_flows, machine, redis_here, softroce)
+    others: tuple[Check, ...] = (
+        gazelle,
+        udpdk,
+        dcqcn_many_flows,
+        machine,
+        redis_here,
+        memcached_here,
+        softroce,
+    )
     checks = CHECKS | {check.__name__: check for check in others}
     wanted = sys.argv[1:] or list(checks)
     failed = False
