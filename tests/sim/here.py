@@ -28,6 +28,8 @@ QUIET = 0.1
 CONNECTIONS = {1: 1.0, 10: 1.0, 100: 2.0, 1000: 6.0}
 #: The pipelined loads that show the program's own work: connections, and requests in flight on each.
 FEW, MANY, PIPELINES = 10, 1000, (8, 64)
+#: Seconds of a short and of a long measurement of them.
+PIPED_SECONDS = {FEW: ("0.2", "0.6"), MANY: ("1", "4")}
 #: Bytes of a value.
 VALUE = 512
 
@@ -56,7 +58,8 @@ MEMCACHED = Program(
     {"server-loop": "rounds", "client-loop": "rounds"},
 )
 
-Piped = dict[tuple[int, int], dict[str, Any]]
+#: By connections and length of the pipeline: by path and end, nanoseconds of processor time for each request.
+Piped = dict[tuple[int, int], dict[str, dict[str, float]]]
 
 
 def redis_here(folder: Path) -> list[Row]:
@@ -72,17 +75,20 @@ def memcached_here(folder: Path) -> list[Row]:
 def _program_here(folder: Path, program: Program) -> list[Row]:
     here = measuring.measure(["tcp", "shm"], seconds=0.5, rounds=3, progress=lambda _: None)
     piped = {
-        (count, length): _measure(program, "-c", str(count), "--pipeline", str(length), "--seconds", seconds)
-        for count, seconds in ((FEW, "0.5"), (MANY, "3"))
+        (count, length): steady(
+            *(
+                _measure(program, "-c", str(count), "--pipeline", str(length), "--seconds", seconds)
+                for seconds in spans
+            )
+        )
+        for count, spans in PIPED_SECONDS.items()
         for length in PIPELINES
     }
     measured = {
         count: _measure(program, "-c", str(count), "--seconds", str(seconds))
         for count, seconds in CONNECTIONS.items()
     }
-    others = max(
-        float(found["machine"]["busy_processors"]) for found in (here, *piped.values(), *measured.values())
-    )
+    others = max(float(found["machine"]["busy_processors"]) for found in (here, *measured.values()))
     (folder / "host.toml").write_text(writing.host(here))
     rows = [Row("processors that other work kept busy", 0, others, "", None)]
     tcp = writing.calibrated(here, "tcp").fit
@@ -120,10 +126,34 @@ def _services(piped: Piped, path: str, fit: Fit, warm: int) -> dict[str, int]:
         # A turn asks, reads and writes once.
         turn = 3 * costs["system-call"] + 2 * costs.get("segment", 0.0)
         stack = turn / length + VALUE / 1024 * costs["copy-per-kib"]
-        own = max(_cpu_ns(piped[FEW, length], path, side) - stack, 0.0)
+        own = max(piped[FEW, length][path][side] - stack, 0.0)
         cold = max(own_cold(piped, path, side) / displaced - costs["cold"], 0.0)
         found |= {f"{prefix}service": round(own), f"{prefix}cold-service": round(cold)}
     return found
+
+
+def steady(short: dict[str, Any], long: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """By path and end: the processor time of a request on connections that exist.
+
+    redis-benchmark makes its connections within the measurement, and 1,000 links take as long as many
+    requests. In the difference of two measurements they are not.
+    """
+
+    def total(found: dict[str, Any], path: str, figure: str) -> float:
+        return float(sum(run[figure] for run in found["paths"][path]["runs"]))
+
+    times: dict[str, dict[str, float]] = {}
+    for path in long["paths"]:
+        requests = total(long, path, "requests") - total(short, path, "requests")
+        if requests <= 0:
+            raise measuring.MeasuringError(
+                f"{path}: the long measurement has no more requests than the short"
+            )
+        times[path] = {
+            side: (total(long, path, f"{side}_cpu_s") - total(short, path, f"{side}_cpu_s")) * 1e9 / requests
+            for side in ("server", "client")
+        }
+    return times
 
 
 def own_cold(piped: Piped, path: str, side: str) -> float:
@@ -132,16 +162,10 @@ def own_cold(piped: Piped, path: str, side: str) -> float:
     By the request, and by the turn: two lengths of the pipeline tell them apart.
     """
     few, many = (
-        length * (_cpu_ns(piped[MANY, length], path, side) - _cpu_ns(piped[FEW, length], path, side))
-        for length in PIPELINES
+        length * (piped[MANY, length][path][side] - piped[FEW, length][path][side]) for length in PIPELINES
     )
     by_request = (many - few) / (PIPELINES[1] - PIPELINES[0])
     return few - PIPELINES[0] * by_request + by_request
-
-
-def _cpu_ns(found: dict[str, Any], path: str, side: str) -> float:
-    """Nanoseconds of processor time for each request."""
-    return float(found["paths"][path][f"{side}_cpu_s_per_million"]) * 1000
 
 
 def _compared(what: str, known: dict[str, Any], seen: dict[str, float], others: float) -> list[Row]:

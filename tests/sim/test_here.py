@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from netacc_lab.calibration.fitting import Fit
+from netacc_lab.calibration.measuring import MeasuringError
 
 from tests.sim import here
 
@@ -23,8 +26,7 @@ def _piped(path: str) -> here.Piped:
             stack = (3 * COSTS["system-call"] + 2 * COSTS["segment"]) / length
             stack += here.VALUE / 1024 * COSTS["copy-per-kib"]
             cold = displaced * ((TURN[path] + COSTS["cold"]) / length + REQUEST)
-            figures = {f"{side}_cpu_s_per_million": (own + stack + cold) / 1000 for side, own in OWN.items()}
-            found[connections, length] = {"paths": {path: figures}}
+            found[connections, length] = {path: {side: own + stack + cold for side, own in OWN.items()}}
     return found
 
 
@@ -38,3 +40,18 @@ def test_own_work_is_found_again(path: str) -> None:
     # A turn with one request: what the ping-pongs show of it is the stack's.
     assert found["cold-service"] == found["client-cold-service"]
     assert found["cold-service"] == pytest.approx(TURN[path] + REQUEST, abs=1)
+
+
+def test_making_connections_is_no_part_of_a_request() -> None:
+    """Breaks if the time that a load takes to connect counts as that of its requests."""
+
+    def measured(requests: int) -> dict[str, Any]:
+        # Half a second to connect, and 2 us for a request.
+        run = {"requests": requests}
+        cpu = {f"{side}_cpu_s": 0.5 + requests * 2e-6 for side in ("server", "client")}
+        return {"paths": {"shm": {"runs": [run | cpu, run | cpu]}}}
+
+    found = here.steady(measured(100_000), measured(400_000))
+    assert found["shm"] == {"server": pytest.approx(2000), "client": pytest.approx(2000)}
+    with pytest.raises(MeasuringError, match="no more requests"):
+        here.steady(measured(100_000), measured(100_000))
