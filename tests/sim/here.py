@@ -28,8 +28,8 @@ QUIET = 0.1
 CONNECTIONS = {1: 1.0, 10: 1.0, 100: 2.0, 1000: 6.0}
 #: The pipelined loads that show the program's own work: connections, and requests in flight on each.
 FEW, MANY, PIPELINES = 10, 1000, (8, 64)
-#: Seconds of a short and of a long measurement of them.
-PIPED_SECONDS = {FEW: ("0.2", "0.6"), MANY: ("1", "4")}
+#: Seconds of a measurement of them, and of a short one that is subtracted.
+PIPED_SECONDS = {FEW: ("0.5",), MANY: ("4", "1")}
 #: Bytes of a value.
 VALUE = 512
 
@@ -132,27 +132,28 @@ def _services(piped: Piped, path: str, fit: Fit, warm: int) -> dict[str, int]:
     return found
 
 
-def steady(short: dict[str, Any], long: dict[str, Any]) -> dict[str, dict[str, float]]:
+def steady(long: dict[str, Any], short: dict[str, Any] | None = None) -> dict[str, dict[str, float]]:
     """By path and end: the processor time of a request on connections that exist.
 
     redis-benchmark makes its connections within the measurement, and 1,000 links take as long as many
-    requests. In the difference of two measurements they are not.
+    requests. In the difference of two measurements they are not. Few connections need no short one.
     """
 
-    def total(found: dict[str, Any], path: str, figure: str) -> float:
-        return float(sum(run[figure] for run in found["paths"][path]["runs"]))
+    def more(path: str, figure: str) -> float:
+        totals = [
+            float(sum(run[figure] for run in found["paths"][path]["runs"])) if found else 0.0
+            for found in (long, short)
+        ]
+        return totals[0] - totals[1]
 
     times: dict[str, dict[str, float]] = {}
     for path in long["paths"]:
-        requests = total(long, path, "requests") - total(short, path, "requests")
+        requests = more(path, "requests")
         if requests <= 0:
             raise measuring.MeasuringError(
                 f"{path}: the long measurement has no more requests than the short"
             )
-        times[path] = {
-            side: (total(long, path, f"{side}_cpu_s") - total(short, path, f"{side}_cpu_s")) * 1e9 / requests
-            for side in ("server", "client")
-        }
+        times[path] = {side: more(path, f"{side}_cpu_s") * 1e9 / requests for side in ("server", "client")}
     return times
 
 

@@ -51,7 +51,7 @@ def test_making_connections_is_no_part_of_a_request() -> None:
         cpu = {f"{side}_cpu_s": 0.5 + requests * 2e-6 for side in ("server", "client")}
         return {"paths": {"shm": {"runs": [run | cpu, run | cpu]}}}
 
-    found = here.steady(measured(100_000), measured(400_000))
+    found = here.steady(measured(400_000), measured(100_000))
     assert found["shm"] == {"server": pytest.approx(2000), "client": pytest.approx(2000)}
     with pytest.raises(MeasuringError, match="no more requests"):
         here.steady(measured(100_000), measured(100_000))
