@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use netacc_device::{
     forward, Armed, Capabilities, CmError, CmEvent, CompletionEvents, CompletionQueueId, ConnectionId,
-    ConnectionManager, Device, DeviceError, Directory, DirectoryError, FourTuple, InPlaceError, KernelOrder, Obstacle,
-    PeerAddress, PostError, QueuePairId, Receives, Wait, WorkCompletion, UNKNOWN_STREAM,
+    ConnectionManager, Device, DeviceError, Directory, DirectoryError, FourTuple, KernelOrder, Obstacle, PeerAddress,
+    PostError, QueuePairId, Receives, Wait, WorkCompletion, UNKNOWN_STREAM,
 };
 
 use crate::fabric::{mark, Fabric, Side};
@@ -47,9 +47,9 @@ impl<T> Gone for Result<T, DeviceError> {
     }
 }
 
-impl Gone for Result<(), InPlaceError> {
-    fn gone() -> Self {
-        Err(PostError::Dead.into())
+impl<T> Gone for Option<T> {
+    fn gone() -> Option<T> {
+        None
     }
 }
 
@@ -100,7 +100,7 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
 
 impl<N: WithinHost, F: BetweenHosts> Device for Fabric<N, F> {
     forward!(
-        to_owner: rebind, alloc_region, free_region, window, discard, post_recv, post_send, post_in_place, fail_qp,
+        to_owner: rebind, alloc_region, free_region, window, discard, post_recv, post_send, in_place, fail_qp,
     );
 
     fn name(&self) -> &str {

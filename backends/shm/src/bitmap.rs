@@ -20,7 +20,7 @@
 
 use std::sync::atomic::Ordering::*;
 
-use crate::layout::{CqBitmap, Flag, QpShared, CQS, CQ_MASK, HOME_SHIFT};
+use crate::layout::{CqBitmap, Flag, QpShared, CQS, CQ_MASK, HOME_SHIFT, QPS, SLEEPER};
 use crate::qp::wake_sleepers;
 use crate::sync::{fence, full_barrier_after_rmw, AtomicU32};
 
@@ -38,11 +38,18 @@ impl CqBitmap {
     /// the queue is armed. A full barrier.
     #[inline(always)]
     pub(crate) fn set(&self, index: usize) -> bool {
-        let (word, bit) = (&self.words[index / 64], 1u64 << (index % 64));
+        self.set_bit(index) && self.set_summary(index)
+    }
+
+    /// The first half of [`set`](CqBitmap::set). Whether the bit was not set before: then [`set_summary`](CqBitmap::set_summary)
+    /// is due.
+    #[inline(always)]
+    fn set_bit(&self, index: usize) -> bool {
+        let (word, bit) = (&self.words[index / 64 % (QPS / 64)], 1u64 << (index % 64));
         // Unconditional: it is the full barrier that both hand-shakes need, and cheaper than a fence and a load.
         let before = word.fetch_or(bit, SeqCst);
         full_barrier_after_rmw();
-        before & bit == 0 && self.set_summary(index)
+        before & bit == 0
     }
 
     /// The bit of `index` was set, and was not set before. As [`set`](CqBitmap::set).
@@ -112,30 +119,61 @@ pub(crate) fn arm<'a>(armed: &AtomicU32, how: u32, mut bitmaps: impl Iterator<It
     bitmaps.any(|b| b.summary.load(SeqCst) != 0)
 }
 
-/// Announces to the receiver that the queue pair with the shared side `side` has a completion; the data must be stored
-/// already. Returns the completion queues whose descriptors must be written, as a bit set.
-#[inline(always)]
-pub(crate) fn announce<'a>(
-    bitmaps: &[CqBitmap; CQS],
-    armed: impl Fn() -> &'a [Flag; CQS],
-    index: usize,
-    side: &QpShared,
-) -> u32 {
-    // The completion queue is a value of the receiver, and may be invalid.
-    let signal = |cq: usize| match bitmaps.get(cq) {
-        Some(bitmap) if bitmap.set(index) => u32::from(armed()[cq].0.load(SeqCst) != 0) << cq,
-        _ => 0,
-    };
-    let cq = (side.rx.wake.load(Relaxed) & CQ_MASK) as usize;
-    let mut ring = signal(cq);
-    let now = (wake_sleepers(side) & CQ_MASK) as usize;
-    if now != cq {
-        ring |= signal(now);
-    }
-    ring
+/// An announcement to a receiver: the queue pair at `index`, with the shared side `side`, has a completion. The data must be
+/// stored already.
+pub(crate) struct Announcement<'a> {
+    pub(crate) bitmaps: &'a [CqBitmap; CQS],
+    pub(crate) index: usize,
+    pub(crate) side: &'a QpShared,
 }
 
-/// As [`announce`], at the queue that the receiver's queue pair was connected on; returns that queue if its descriptor
+/// What an announcement has found, if it is not over: see [`Announcement::finish`].
+#[derive(Clone, Copy)]
+pub(crate) struct Unfinished {
+    cq: u32,
+    /// The bit was set, and was not set before.
+    first: bool,
+}
+
+impl Announcement<'_> {
+    /// Sets the bit. `None`: that is all, because it was set before, nobody sleeps, and the queue pair has not moved.
+    #[inline(always)]
+    pub(crate) fn begin(&self) -> Option<Unfinished> {
+        let cq = self.side.rx.wake.load(Relaxed) & CQ_MASK;
+        // The completion queue is a value of the receiver, and may be invalid.
+        let first = self.bitmaps.get(cq as usize).is_some_and(|bitmap| bitmap.set_bit(self.index));
+        if first {
+            return Some(Unfinished { cq, first });
+        }
+        let moved = self.side.rx.wake.load(SeqCst) & (SLEEPER | CQ_MASK) != cq;
+        moved.then_some(Unfinished { cq, first })
+    }
+
+    /// Wakes a thread that sleeps on the queue pair. Returns the completion queues whose descriptors must be written, as a bit
+    /// set.
+    #[inline]
+    pub(crate) fn finish(&self, armed: &[Flag; CQS], Unfinished { cq, first }: Unfinished) -> u32 {
+        let is_armed = |cq: usize| u32::from(armed[cq].0.load(SeqCst) != 0) << cq;
+        let get = |cq: u32| self.bitmaps.get(cq as usize);
+        let mut ring = match get(cq) {
+            Some(bitmap) if first && bitmap.set_summary(self.index) => is_armed(cq as usize),
+            _ => 0,
+        };
+        let now = wake_sleepers(self.side) & CQ_MASK;
+        if now != cq && get(now).is_some_and(|bitmap| bitmap.set(self.index)) {
+            ring |= is_armed(now as usize);
+        }
+        ring
+    }
+
+    /// All of it.
+    #[inline(always)]
+    pub(crate) fn make<'b>(&self, armed: impl FnOnce() -> &'b [Flag; CQS]) -> u32 {
+        self.begin().map_or(0, |unfinished| self.finish(armed(), unfinished))
+    }
+}
+
+/// As an [`Announcement`], at the queue that the receiver's queue pair was connected on; returns that queue if its descriptor
 /// must be written.
 pub(crate) fn knock(bitmaps: &[CqBitmap; CQS], armed: &[Flag; CQS], index: usize, side: &QpShared) -> Option<usize> {
     let home = (side.rx.wake.load(Relaxed) >> HOME_SHIFT & CQ_MASK) as usize;

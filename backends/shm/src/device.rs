@@ -7,13 +7,13 @@
 
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use netacc_device::{
     Armed, Capabilities, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, Device, DeviceError,
-    InPlace, InPlaceError, KernelOperation, KernelOrder, PostError, QueuePairId, Region, RemoteRegion, Wait,
-    WorkCompletion, WorkRequest,
+    InPlaceQueue, KernelOperation, KernelOrder, PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion,
+    WorkRequest,
 };
 use parking_lot::Mutex;
 
@@ -23,7 +23,8 @@ use crate::cq::CompletionQueue;
 use crate::defer::{self, DeviceId};
 use crate::descriptors::{Descriptors, GiveBack};
 use crate::doorbell::OwnDoorbell;
-use crate::layout::{ASLEEP, AWAKE, CQS, MODERATED, RING};
+use crate::in_place::InPlace;
+use crate::layout::{KernelOperations, ASLEEP, AWAKE, CQS, MODERATED, RING};
 use crate::limits;
 use crate::manager::{Manager, KICK, LISTENER};
 use crate::operations;
@@ -38,6 +39,8 @@ use crate::sys;
 /// A software RNIC between the processes of one host. One object is [`Device`], [`Directory`](netacc_device::Directory)
 /// and [`ConnectionManager`](netacc_device::ConnectionManager).
 pub struct ShmDevice {
+    /// Itself, for what keeps it.
+    me: Weak<ShmDevice>,
     capabilities: Capabilities,
     pub(crate) config: ShmConfig,
     /// The process that opened it. A forked child must not release its parent's objects.
@@ -84,7 +87,8 @@ impl ShmDevice {
         sys::epoll_add_edge(epoll.as_raw_fd(), listener.as_raw_fd(), LISTENER).map_err(os("epoll_ctl"))?;
         sys::epoll_set(epoll.as_raw_fd(), true, kick.as_raw_fd(), KICK, false).map_err(os("epoll_ctl"))?;
         let keep = |fd: OwnedFd| AtomicI32::new(fd.into_raw_fd());
-        Ok(Arc::new(ShmDevice {
+        Ok(Arc::new_cyclic(|me| ShmDevice {
+            me: me.clone(),
             capabilities: CAPABILITIES,
             config,
             pid: sys::pid(),
@@ -246,7 +250,7 @@ impl ShmDevice {
     /// Announces to the peer that `index` has a completion.
     #[inline(always)]
     pub(crate) fn announce_peer(&self, pair: &PairSlot, index: usize, local: &QpLocal) {
-        let ring = pair.announce_peer(index, local.tx());
+        let ring = pair.announcement(index, local.tx()).make(|| pair.armed());
         if ring != 0 {
             self.ring_queues(pair, ring);
         }
@@ -254,7 +258,7 @@ impl ShmDevice {
 
     /// Wakes the peer at these completion queues, a bit for each, now or at the end of the batch.
     #[inline(never)]
-    fn ring_queues(&self, pair: &PairSlot, mut ring: u32) {
+    pub(crate) fn ring_queues(&self, pair: &PairSlot, mut ring: u32) {
         while ring != 0 {
             let cq = ring.trailing_zeros() as usize;
             ring &= ring - 1;
@@ -298,13 +302,33 @@ impl ShmDevice {
     /// The stamp of the next post to the pair's peer.
     #[inline]
     fn stamp(&self, pair: &PairSlot) -> Stamp {
-        let posts = if pair.own.load(Relaxed) { &self.own_posts } else { &pair.posts };
-        posts.stamp(self.doorbell.kernel_operations().last.load(Acquire))
+        self.posts(pair).stamp(self.kernel_operations().last.load(Acquire))
+    }
+
+    /// Counts the posts to the pair's peer.
+    #[inline]
+    pub(crate) fn posts<'a>(&'a self, pair: &'a PairSlot) -> &'a Posts {
+        if pair.own.load(Relaxed) {
+            &self.own_posts
+        } else {
+            &pair.posts
+        }
+    }
+
+    /// The operations of this process in the kernel, as it announces them.
+    #[inline]
+    pub(crate) fn kernel_operations(&self) -> &KernelOperations {
+        self.doorbell.kernel_operations()
     }
 
     /// Nothing can be posted any more: the peer is gone, has closed the queue pair, or wrote invalid values where we read.
     #[cold]
-    fn refuse_dead<T, E: From<PostError>>(&self, pair: &PairSlot, index: usize, local: &QpLocal) -> Result<T, E> {
+    pub(crate) fn refuse_dead<T, E: From<PostError>>(
+        &self,
+        pair: &PairSlot,
+        index: usize,
+        local: &QpLocal,
+    ) -> Result<T, E> {
         self.bring_down(pair, index, local);
         Err(PostError::Dead.into())
     }
@@ -347,12 +371,6 @@ const CAPABILITIES: Capabilities = Capabilities {
     initiator_sends_first: false,
     notices_silence: true,
 };
-
-/// The result of a post on a queue pair that is gone.
-#[cold]
-fn gone() -> Result<(), InPlaceError> {
-    Err(PostError::Dead.into())
-}
 
 impl Device for ShmDevice {
     fn name(&self) -> &str {
@@ -445,20 +463,9 @@ impl Device for ShmDevice {
         }
     }
 
-    #[inline]
-    fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<(), InPlaceError> {
-        let Some((pair, index, local)) = self.pairs.qp(qp) else { return gone() };
-        if pair.has_died() {
-            return self.refuse_dead(pair, index, local);
-        }
-        match local.post_in_place(seen, || self.stamp(pair), message.len, message.imm) {
-            Ok(()) => {
-                self.announce_peer(pair, index, local);
-                Ok(())
-            }
-            Err(InPlaceError::Post(PostError::Dead)) => self.refuse_dead(pair, index, local),
-            Err(e) => Err(e),
-        }
+    fn in_place(&self, qp: QueuePairId) -> Option<Box<dyn InPlaceQueue>> {
+        let (pair, index, _) = self.pairs.qp(qp)?;
+        Some(Box::new(InPlace::new(self.me.upgrade()?, pair, index)?))
     }
 
     fn fail_qp(&self, qp: QueuePairId) {

@@ -31,6 +31,7 @@ mod device;
 mod directory;
 mod doorbell;
 mod folder;
+mod in_place;
 mod layout;
 mod limits;
 mod manager;

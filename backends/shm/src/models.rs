@@ -25,7 +25,7 @@ use netacc_device::{
     Completion, Operation, Payload, PostError, QueuePairId, RemoteKey, WorkCompletion, WorkRequest, WorkRequestId,
 };
 
-use crate::bitmap;
+use crate::bitmap::{self, Announcement};
 use crate::layout::{CloseLine, CqBitmap, Cqe, Flag, QpShared, RxLine, ASLEEP, CQS};
 use crate::qp::{reset, Posts, QpLocal, Wiring};
 use crate::sync::{AtomicU32, AtomicU64};
@@ -138,7 +138,8 @@ impl<const N: usize> World<N> {
     }
 
     fn announce(&self, i: usize) {
-        let mut ring = bitmap::announce(&self.bitmaps, || &self.armed, INDEX[i], &self.sides[i][1]);
+        let mut ring =
+            Announcement { bitmaps: &self.bitmaps, index: INDEX[i], side: &self.sides[i][1] }.make(|| &self.armed);
         while ring != 0 {
             self.channels[ring.trailing_zeros() as usize].ring();
             ring &= ring - 1;

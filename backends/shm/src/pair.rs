@@ -21,8 +21,8 @@ use netacc_device::{ConnectionId, PeerAddress, Region, RemoteRegion};
 use parking_lot::Mutex;
 
 use crate::alloc::{Block, Buddy};
-use crate::bitmap;
-use crate::layout::{Doorbell, Half, KernelOperations, QpShared, CQS, DIED, KEYS, KEY_BITS, QPS};
+use crate::bitmap::{self, Announcement};
+use crate::layout::{Doorbell, Flag, Half, KernelOperations, QpShared, CQS, DIED, KEYS, KEY_BITS, QPS};
 use crate::map::{Mapping, Range};
 use crate::qp::{Posts, QpLocal, Wiring};
 use crate::sys;
@@ -223,8 +223,9 @@ impl PairSlot {
         unsafe { &*self.tx.load(Relaxed) }
     }
 
+    /// The peer's, as it announces itself. The value is the peer's own.
     #[inline]
-    fn doorbell(&self) -> &Doorbell {
+    pub(crate) fn doorbell(&self) -> &Doorbell {
         // SAFETY: part of the range, mapped readable; only loaded from.
         unsafe { self.range.doorbell().as_ref() }
     }
@@ -253,10 +254,15 @@ impl PairSlot {
         }
     }
 
-    /// See [`bitmap::announce`], towards the peer.
-    #[inline]
-    pub(crate) fn announce_peer(&self, index: usize, side: &QpShared) -> u32 {
-        bitmap::announce(&self.tx().bitmaps, || &self.doorbell().armed, index, side)
+    /// A completion of the queue pair at `index`, towards the peer.
+    #[inline(always)]
+    pub(crate) fn announcement<'a>(&'a self, index: usize, side: &'a QpShared) -> Announcement<'a> {
+        Announcement { bitmaps: &self.tx().bitmaps, index, side }
+    }
+
+    /// How the peer sleeps on its completion queues. The values are the peer's own.
+    pub(crate) fn armed(&self) -> &[Flag; CQS] {
+        &self.doorbell().armed
     }
 
     /// See [`bitmap::knock`], towards the peer.

@@ -22,8 +22,8 @@ use std::sync::atomic::{self, AtomicPtr, Ordering::*};
 use std::sync::OnceLock;
 
 use netacc_device::{
-    Completion, CompletionStatus, InPlaceError, Operation, Payload, PostError, QueuePairId, WorkCompletion,
-    WorkRequest, WorkRequestId,
+    Completion, CompletionStatus, Operation, Payload, PostError, QueuePairId, WorkCompletion, WorkRequest,
+    WorkRequestId,
 };
 
 use crate::layout::{Half, QpShared, CQ_MASK, HOME_SHIFT, KEYS, RING, SLAB_OFFSET, SLEEPER};
@@ -179,6 +179,18 @@ impl QpLocal {
         self.kick();
     }
 
+    /// A number of the connection that it has. It is [at](QpLocal::is_at) that until it is closed.
+    pub(crate) fn connection(&self) -> Option<u32> {
+        let state = self.state.load(Acquire);
+        (state & 1 != 0).then_some(state)
+    }
+
+    /// Whether it still has the connection of that number.
+    #[inline]
+    pub(crate) fn is_at(&self, connection: u32) -> bool {
+        self.state.load(Acquire) == connection
+    }
+
     /// The generation, while connected.
     #[inline]
     pub(crate) fn generation(&self) -> Option<u32> {
@@ -187,7 +199,7 @@ impl QpLocal {
     }
 
     #[inline]
-    fn rx(&self) -> &QpShared {
+    pub(crate) fn rx(&self) -> &QpShared {
         // SAFETY: set by `open` before `state` was released, to a place in a range that stays mapped as long as the
         // device (see `map`); the structure is atomics only.
         unsafe { &*self.rx.load(Relaxed) }
@@ -229,30 +241,25 @@ impl QpLocal {
         Ok(result)
     }
 
-    /// Posts a message whose bytes are in place; with `seen`, only if the [sequence](QpLocal::sequence) is still that. The caller
-    /// announces it.
-    #[inline]
-    pub(crate) fn post_in_place(
-        &self,
-        seen: Option<u32>,
-        stamp: impl FnOnce() -> Stamp,
-        len: u32,
-        imm: u32,
-    ) -> Result<(), InPlaceError> {
-        let rx = self.rx();
-        if self.down.load(Relaxed) != 0 || rx.close.closed.load(Acquire) != 0 {
-            return Err(PostError::Dead.into());
-        }
-        if seen.is_some_and(|seen| !self.has_still(rx, seen)) {
-            return Err(InPlaceError::News);
-        }
-        if len > MAX_MESSAGE {
-            return Err(PostError::Invalid.into());
-        }
-        let (tx, produced) = (self.tx(), self.post.produced.load(Relaxed));
-        check_credit(tx, produced)?;
-        self.post.produced.store(produce(tx, produced, stamp(), (len, imm)), Relaxed);
-        Ok(())
+    /// Whether nothing can be posted: this side or the peer, whose `rx` this is, has closed the connection, or `died` is not 0.
+    #[inline(always)]
+    pub(crate) fn is_over(&self, rx: &QpShared, died: u32) -> bool {
+        // All are rare: one branch.
+        died | self.down.load(Relaxed) | rx.close.closed.load(Acquire) != 0
+    }
+
+    /// The number of the next message.
+    #[inline(always)]
+    pub(crate) fn produced(&self) -> u32 {
+        self.post.produced.load(Relaxed)
+    }
+
+    /// Posts message number `produced` to the peer's `tx`, whose bytes are in place, and for which there is
+    /// [credit](check_credit). The caller announces it.
+    #[inline(always)]
+    pub(crate) fn post_in_place(&self, tx: &QpShared, produced: u32, stamp: Stamp, (len, imm): (u32, u32)) {
+        debug_assert!(len <= MAX_MESSAGE, "longer than the device's messages");
+        self.post.produced.store(produce(tx, produced, stamp, (len, imm)), Relaxed);
     }
 
     #[inline]
@@ -361,8 +368,8 @@ impl QpLocal {
 
     /// Whether the [sequence](QpLocal::sequence) is still `seen`, at which everything was polled: so no message is to be counted.
     /// `rx` is our receiving side, which the peer has not closed.
-    #[inline]
-    fn has_still(&self, rx: &QpShared, seen: u32) -> bool {
+    #[inline(always)]
+    pub(crate) fn has_still(&self, rx: &QpShared, seen: u32) -> bool {
         let consumed = self.poll.consumed.load(Acquire);
         let local = self.kicks.load(Acquire).wrapping_add(self.post.sends.load(Acquire));
         // As in `sequence`: a poller that moved on may have let the sender overwrite the entry.
@@ -509,12 +516,12 @@ fn wake_sleeper(side: &QpShared) {
 
 /// Whether the receiver has posted a receive for message number `produced`. The count is the receiver's, and may be false.
 #[inline]
-fn check_credit(tx: &QpShared, produced: u32) -> Result<(), PostError> {
-    match tx.rx.posted.load(Acquire).wrapping_sub(produced) {
-        0 => Err(PostError::QueueFull),
-        credit if credit > RING => Err(PostError::Dead),
-        _ => Ok(()),
+pub(crate) fn check_credit(tx: &QpShared, produced: u32) -> Result<(), PostError> {
+    let credit = tx.rx.posted.load(Acquire).wrapping_sub(produced);
+    if credit.wrapping_sub(1) < RING {
+        return Ok(());
     }
+    Err(if credit == 0 { PostError::QueueFull } else { PostError::Dead })
 }
 
 /// Message number `next` of the receiving side `rx`, if it is there.

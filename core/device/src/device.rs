@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::{
-    Capabilities, Completion, CompletionQueueId, CompletionStatus, InPlace, Instant, QueuePairId, Region, RemoteRegion,
+    Capabilities, Completion, CompletionQueueId, CompletionStatus, Instant, QueuePairId, Region, RemoteRegion,
     WorkCompletion, WorkRequest,
 };
 
@@ -69,7 +69,17 @@ pub enum PostError {
     Invalid,
 }
 
-/// The reason why a [message in place](Device::post_in_place) was not posted. One byte, as every short message returns it.
+/// A queue pair's short way for messages whose bytes are in place: unsignaled RDMA WRITEs with immediate that write nothing.
+/// [`Device::in_place`] returns it.
+pub trait InPlaceQueue: Send + Sync {
+    /// Posts a message of `len` bytes, no more than the device's longest message. With `seen`, only if the
+    /// [sequence](CompletionEvents::qp_sequence) of the queue pair is that, or else [`InPlaceError::News`]; of a queue pair that
+    /// has ended either error may be returned. A completion that was polled since is not enough: the thread that polled it may
+    /// not have handled it yet.
+    fn post(&self, seen: Option<u32>, len: u32, imm: u32) -> Result<(), InPlaceError>;
+}
+
+/// The reason why a [message in place](InPlaceQueue::post) was not posted. One byte, as every short message returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlaceError {
     /// The sequence of the queue pair is not the one that the caller has seen.
@@ -206,18 +216,12 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
     /// queue is full. `Err` if not even the first was accepted.
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError>;
 
-    /// Posts one message whose bytes are in place (capability `peer_memory`). With `seen`, only if the
-    /// [sequence](CompletionEvents::qp_sequence) of `qp` is that, or else [`InPlaceError::News`]; of a queue pair that has ended
-    /// either error may be returned. A completion that was polled since is not enough: the thread that polled it may not have
-    /// handled it yet. A device may leave the region unchecked, because it writes nothing there.
-    fn post_in_place(&self, qp: QueuePairId, seen: Option<u32>, message: &InPlace) -> Result<(), InPlaceError> {
-        if seen.is_some_and(|seen| self.qp_sequence(qp) != seen) {
-            return Err(InPlaceError::News);
-        }
-        match self.post_send(qp, &[message.request()])? {
-            0 => Err(PostError::QueueFull.into()),
-            _ => Ok(()),
-        }
+    /// A shorter way than [`post_send`](Device::post_send) for messages whose bytes are in place (capability `peer_memory`), for
+    /// all the time of the queue pair. A device has one if it need not find anything out for each message. The queue may keep the
+    /// device.
+    fn in_place(&self, qp: QueuePairId) -> Option<Box<dyn InPlaceQueue>> {
+        let _ = qp;
+        None
     }
 
     /// Puts the queue pair into the error state; both sides will see [`Completion::Disconnected`](crate::Completion).

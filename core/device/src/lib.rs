@@ -54,10 +54,10 @@ pub use cm::{
 };
 #[cfg(feature = "std")]
 pub use device::{
-    Armed, CompletionEvents, Device, DeviceError, InPlaceError, KernelOperation, KernelOrder, PostError, Wait,
-    MODERATION,
+    Armed, CompletionEvents, Device, DeviceError, InPlaceError, InPlaceQueue, KernelOperation, KernelOrder, PostError,
+    Wait, MODERATION,
 };
 #[cfg(feature = "std")]
 pub use memory::{Memory, Region, RemoteRegion};
 #[cfg(feature = "std")]
-pub use work::{Completion, CompletionStatus, InPlace, Operation, Payload, WorkCompletion, WorkRequest};
+pub use work::{Completion, CompletionStatus, Operation, Payload, WorkCompletion, WorkRequest};

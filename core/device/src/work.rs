@@ -86,33 +86,6 @@ impl WorkRequest<'_> {
     }
 }
 
-/// An unsignaled RDMA WRITE with immediate whose bytes are in place already; see
-/// [`Device::post_in_place`](crate::Device::post_in_place).
-#[derive(Clone, Copy, Debug)]
-pub struct InPlace {
-    /// Key of the peer's region.
-    pub rkey: RemoteKey,
-    /// First byte within the peer's region.
-    pub offset: u64,
-    /// Length in bytes.
-    pub len: u32,
-    /// The immediate.
-    pub imm: u32,
-}
-
-impl InPlace {
-    /// The same as a work request.
-    pub fn request(self) -> WorkRequest<'static> {
-        let InPlace { rkey, offset, len, imm } = self;
-        WorkRequest {
-            id: WorkRequestId(0),
-            operation: Operation::Write { rkey, offset, imm: Some(imm) },
-            payload: Payload::InPlace { len },
-            signaled: false,
-        }
-    }
-}
-
 /// Outcome of a work request, as in `ibv_wc_status`, reduced to what the core distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum CompletionStatus {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::bench::{ensure, fail, skip, Bench, Pair, Stop, EMPTY};
 use super::Side;
-use crate::{Armed, Completion, CompletionQueueId, InPlace, InPlaceError, QueuePairId, Wait};
+use crate::{Armed, Completion, CompletionQueueId, InPlaceError, InPlaceQueue, QueuePairId, Wait};
 
 /// Takes everything that B's queue `cq` reports, so that later reports are new.
 fn forget_reports(bench: &Bench<'_>, cq: CompletionQueueId) -> Result<(), Stop> {
@@ -297,17 +297,17 @@ pub(super) fn qp_wait(bench: &mut Bench<'_>) -> Result<(), Stop> {
     device.wake_qp(qp);
     bench.send_message(&pair, Side::A, 2)?;
     drain_until(bench, &mut pair, 2)?;
-    if bench.caps(Side::B).peer_memory {
-        in_place_at_a_sequence(bench, &mut pair)?;
+    match bench.device(Side::B).in_place(qp) {
+        Some(queue) => in_place_at_a_sequence(bench, &mut pair, &*queue),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// A message in place goes only at the sequence that its sender has handled, not where another message has come, also if
 /// that is polled: the thread that polled it may not have handled it.
-fn in_place_at_a_sequence(bench: &mut Bench<'_>, pair: &mut Pair) -> Result<(), Stop> {
-    let (device, qp, to) = (bench.device(Side::B), pair.qp(Side::B), pair.ends[Side::B as usize].remote);
-    let post = |seen| device.post_in_place(qp, seen, &InPlace { rkey: to.rkey, offset: to.base, len: 0, imm: 9 });
+fn in_place_at_a_sequence(bench: &mut Bench<'_>, pair: &mut Pair, queue: &dyn InPlaceQueue) -> Result<(), Stop> {
+    let (device, qp) = (bench.device(Side::B), pair.qp(Side::B));
+    let post = |seen| queue.post(seen, 0, 9);
     bench.post_recv(pair, Side::A, 2)?;
     bench.post_recv(pair, Side::B, 1)?;
     let before = device.qp_sequence(qp);

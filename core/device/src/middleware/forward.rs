@@ -99,14 +99,9 @@ macro_rules! forward {
             $to!(self, post_send(qp, wrs))
         }
     };
-    (@post_in_place $to:ident) => {
-        fn post_in_place(
-            &self,
-            qp: $crate::QueuePairId,
-            seen: Option<u32>,
-            message: &$crate::InPlace,
-        ) -> Result<(), $crate::InPlaceError> {
-            $to!(self, post_in_place(qp, seen, message))
+    (@in_place $to:ident) => {
+        fn in_place(&self, qp: $crate::QueuePairId) -> Option<Box<dyn $crate::InPlaceQueue>> {
+            $to!(self, in_place(qp))
         }
     };
     (@fail_qp $to:ident) => {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use netacc_device::{
-    Capabilities, Device, InPlace, InPlaceError, Instant, Memory, Operation, Payload, PostError, QueuePairId, Region,
-    RemoteRegion, WorkRequest, WorkRequestId,
+    Capabilities, Device, InPlaceError, InPlaceQueue, Instant, Memory, Operation, Payload, PostError, QueuePairId,
+    Region, RemoteRegion, WorkRequest, WorkRequestId,
 };
 use netacc_proto::{
     number_message, ControlMessage, Immediate, Link, MessageKind, RingDescriptor, Span, CONTROL_SLOT_LEN,
@@ -26,6 +26,8 @@ pub(crate) struct LinkTx {
     qp: QueuePairId,
     /// Each message carries its number.
     numbers: bool,
+    /// For messages whose bytes lie in the window, where the device has such a queue and needs no signaled requests.
+    in_place: Option<Box<dyn InPlaceQueue>>,
     memory: Ends,
     signals: Signals,
     owed: Owed,
@@ -123,6 +125,7 @@ impl LinkTx {
             proto,
             qp,
             numbers: !caps.peer_memory,
+            in_place: (caps.peer_memory && caps.cheap_writes).then(|| device.in_place(qp)).flatten(),
             memory: Ends { local, remote, window: window.map(|w| w.memory), staging },
             signals: Signals { needed: !caps.cheap_writes, wanted: false, unsignaled: 0, signaled: 0, full: false },
             owed: Owed::default(),
@@ -168,7 +171,7 @@ impl LinkTx {
         requested
     }
 
-    #[inline(always)]
+    #[inline]
     fn take_credit(&mut self, control: bool) -> Result<(), PostError> {
         if self.proto.take_credit(control) {
             return Ok(());
@@ -376,16 +379,36 @@ impl LinkTx {
         imm: Immediate,
         unless_beyond: Option<u32>,
     ) -> Result<(), InPlaceError> {
-        if self.signals.needed || staging.is_some() {
-            return self.data_by_request(device, (ring, staging), span, imm, unless_beyond);
+        if staging.is_none() {
+            if let Some(posted) = self.data_in_place(span.len, imm.encode(), unless_beyond) {
+                return posted;
+            }
         }
-        self.take_credit(false)?;
-        let offset = ring.base + CREDIT_BLOCK_LEN as u64 + u64::from(span.offset);
-        let message = InPlace { rkey: ring.rkey, offset, len: span.len, imm: imm.encode() };
-        match device.post_in_place(self.qp, unless_beyond, &message) {
-            Ok(()) => Ok(()),
-            Err(refused) => Err(self.take_back(refused)),
+        self.data_by_request(device, (ring, staging), span, imm, unless_beyond)
+    }
+
+    /// [`data`](LinkTx::data) of a message whose bytes lie in the window, by the shorter way. `None`: there is none.
+    #[inline(always)]
+    pub(crate) fn data_in_place(
+        &mut self,
+        len: u32,
+        imm: u32,
+        unless_beyond: Option<u32>,
+    ) -> Option<Result<(), InPlaceError>> {
+        let LinkTx { in_place: Some(queue), proto, .. } = self else { return None };
+        if !proto.take_credit(false) {
+            return Some(self.data_in_place_afresh(len, imm, unless_beyond));
         }
+        let posted = queue.post(unless_beyond, len, imm);
+        Some(posted.map_err(|refused| self.take_back(refused)))
+    }
+
+    /// [`data_in_place`](LinkTx::data_in_place), where the credit that is known is used up.
+    #[inline(never)]
+    fn data_in_place_afresh(&mut self, len: u32, imm: u32, unless_beyond: Option<u32>) -> Result<(), InPlaceError> {
+        self.take_fresh_credit(false)?;
+        let queue = self.in_place.as_ref().ok_or(PostError::Dead)?;
+        queue.post(unless_beyond, len, imm).map_err(|refused| self.take_back(refused))
     }
 
     /// A message was not posted, for which credit was taken.
@@ -396,9 +419,9 @@ impl LinkTx {
         refused
     }
 
-    /// [`data`](LinkTx::data) where it takes a work request.
+    /// [`data`](LinkTx::data) as a work request.
     #[inline(never)]
-    fn data_by_request(
+    pub(crate) fn data_by_request(
         &mut self,
         device: &dyn Device,
         (ring, staging): (&RingDescriptor, Option<&Region>),

@@ -9,6 +9,7 @@ mod finding;
 mod flows;
 mod growth;
 mod holders;
+mod in_place;
 mod leaving;
 mod opening;
 mod records;
