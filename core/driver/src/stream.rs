@@ -6,6 +6,7 @@
 //! * [`corked`]: the bytes that it holds back.
 //! * [`guard`]: the stream while it is locked; every change of it is flushed before it is unlocked.
 //! * [`transfer`]: bytes on the link.
+//! * [`short`]: a short message that has no other effect.
 //! * [`cork`]: bytes that are held back.
 //! * [`anchor`]: records and replay on the anchor, and its end.
 //! * [`stall`]: leaving a link whose peer reads nothing.
@@ -27,6 +28,7 @@ mod flush;
 mod growth;
 mod guard;
 mod inner;
+mod short;
 mod stall;
 mod states;
 mod transfer;

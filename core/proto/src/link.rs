@@ -301,9 +301,11 @@ impl Link {
     pub fn take_credit(&mut self, control: bool) -> bool {
         //= spec §5.4.1
         //# A sender has at most as many unconsumed messages outstanding as its peer keeps receives posted.
-        let ok = self.has_credit(control);
-        self.sent += u64::from(ok);
-        ok
+        if !self.has_credit(control) {
+            return false;
+        }
+        self.sent += 1;
+        true
     }
 
     /// The message could not be posted after all.

@@ -88,16 +88,21 @@ impl TxRing {
         Span { offset, len }
     }
 
-    /// As [`claim`](TxRing::claim), of exactly `len` bytes, so that a quarter of the ring stays free. Returns the offset of
-    /// the span; `None`: there is no such room in one piece that ends at `reach`, or before, which is in the ring.
+    /// [Claims](TxRing::claim) exactly `len` bytes, so that a quarter of the ring stays free, and [commits](TxRing::commit) them.
+    /// Returns the offset of the span, and whether its message carries REWIND; `None`: there is no such room in one piece that
+    /// ends at `reach`, or before, which is in the ring.
     #[inline(always)]
-    pub fn claim_whole(&mut self, len: u32, reach: u32) -> Option<u32> {
-        if u64::from(self.free()) < u64::from(len) + u64::from(self.len / 4) {
+    pub fn take_whole(&mut self, len: u64, reach: u32) -> Option<(u32, bool)> {
+        if u64::from(self.free()) < len + u64::from(self.len / 4) {
             return None;
         }
         let offset = self.next_offset();
         debug_assert!(reach <= self.len, "beyond the ring");
-        (u64::from(offset) + u64::from(len) <= u64::from(reach)).then_some(offset)
+        if u64::from(offset) + len > u64::from(reach) {
+            return None;
+        }
+        self.sent += len;
+        Some((offset, core::mem::take(&mut self.rewound)))
     }
 
     /// The offset of the next byte. Rewinds an empty ring.
@@ -105,9 +110,12 @@ impl TxRing {
     fn next_offset(&mut self) -> u32 {
         //= spec §5.3.1
         //# A sender that has learned that the ring is empty MAY place the next byte at offset 0 and set REWIND.
-        if self.sent == self.consumed && self.base != self.sent {
-            self.base = self.sent;
-            self.rewound = true;
+        if self.sent == self.consumed {
+            if self.base != self.sent {
+                self.base = self.sent;
+                self.rewound = true;
+            }
+            return 0;
         }
         //= spec §5.1.1
         //# The byte at position x of a direction lies at offset (x − base) mod length of the receiver's ring.

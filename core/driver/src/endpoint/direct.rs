@@ -22,7 +22,7 @@ use parking_lot::MutexGuard;
 
 use super::Endpoint;
 use crate::link::LinkRx;
-use crate::{LinkCell, LockedStream, Readiness, StreamCell};
+use crate::{LinkCell, LockedStream, StreamCell};
 
 /// Messages that go the direct way at a time. Arbitrary: with more of them, it is no shorter than the other.
 const FEW: u32 = 4;
@@ -51,20 +51,18 @@ impl Endpoint {
     /// # Safety
     /// `src..src + len` is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    // In a function of its own, because it needs all registers.
     #[inline(never)]
-    pub unsafe fn send_direct(&self, cell: &Arc<StreamCell>, src: *const u8, len: u32) -> bool {
-        let mut guard = cell.lock(self);
-        let ready = guard.is_known_steady() && cell.readiness().contains(Readiness::WRITABLE);
+    pub unsafe fn send_direct(&self, cell: &Arc<StreamCell>, src: *const u8, len: usize) -> bool {
         // SAFETY: passed on to the caller.
-        ready && unsafe { guard.send_message(src, len) }
+        unsafe { cell.send_short(self, src, len) }
     }
 
     /// [`send_direct`](Endpoint::send_direct) from a slice.
     #[expect(unsafe_code, reason = "calls the raw form")]
-    #[inline]
     pub fn send_slice_direct(&self, cell: &Arc<StreamCell>, src: &[u8]) -> bool {
         // SAFETY: the slice is readable.
-        u32::try_from(src.len()).is_ok_and(|len| len > 0 && unsafe { self.send_direct(cell, src.as_ptr(), len) })
+        !src.is_empty() && unsafe { self.send_direct(cell, src.as_ptr(), src.len()) }
     }
 
     /// Receives up to `len` bytes of a steady stream. If none are there and it is not `watched`, takes messages from its link

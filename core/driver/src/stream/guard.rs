@@ -77,7 +77,11 @@ pub struct LockedStream<'a> {
 
 impl<'a> StreamGuard<'a> {
     #[inline]
-    fn new(cell: &'a Arc<StreamCell>, endpoint: &'a Endpoint, inner: MutexGuard<'a, Inner>) -> StreamGuard<'a> {
+    pub(super) fn new(
+        cell: &'a Arc<StreamCell>,
+        endpoint: &'a Endpoint,
+        inner: MutexGuard<'a, Inner>,
+    ) -> StreamGuard<'a> {
         StreamGuard { stream: LockedStream { cell, endpoint, inner, arrived: false, polled: false } }
     }
 
@@ -119,9 +123,7 @@ impl<'a> StreamGuard<'a> {
     /// Whether the stream [is steady](LockedStream::is_steady), as found after its last change.
     #[inline]
     pub(crate) fn is_known_steady(&self) -> bool {
-        let known = self.stream.inner.reported.flow == Flow::Link;
-        debug_assert!(!known || self.stream.is_steady(), "the stream was changed without a flush");
-        known
+        self.stream.inner.is_known_steady()
     }
 
     /// As [`change`](StreamGuard::change), of a stream that [is steady](LockedStream::is_steady), where the change receives
@@ -137,22 +139,6 @@ impl<'a> StreamGuard<'a> {
         if !self.stream.is_quiet() {
             self.stream.flush();
         }
-    }
-
-    /// Sends a [message](LockedStream::send_message) of a stream that [is steady](LockedStream::is_steady) and is published as
-    /// writable, which it stays. So there is nothing to flush, unless the peer has broken the protocol.
-    ///
-    /// # Safety
-    /// `src..src + len` is readable.
-    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
-    #[inline(always)]
-    pub(crate) unsafe fn send_message(&mut self, src: *const u8, len: u32) -> bool {
-        // SAFETY: passed on to the caller.
-        let sent = unsafe { self.stream.send_message(src, len) };
-        if !sent && self.stream.inner.proto.has_failed() {
-            self.stream.flush();
-        }
-        sent
     }
 }
 
@@ -204,11 +190,7 @@ impl LockedStream<'_> {
     /// nothing else is to be done.
     #[inline]
     pub fn is_steady(&self) -> bool {
-        let inner = &*self.inner;
-        inner.proto.is_flowing()
-            && inner.proto.is_steady()
-            && !inner.sending.cork.is_pending()
-            && !inner.sending.crowded
+        self.inner.is_steady()
     }
 
     /// How bytes move now.

@@ -6,7 +6,7 @@ use netacc_device::AnchorError;
 use netacc_proto::{Rest, RxSource, SocketError, TxSink};
 
 use super::cell::{Inner, LinkCell};
-use super::states::Listed;
+use super::states::{Flow, Listed};
 use crate::Readiness;
 
 /// The number of the check of an ended anchor at which a reset is provoked. Arbitrary: while a thread waits, the checks
@@ -18,6 +18,20 @@ impl Inner {
     #[inline]
     pub(crate) fn link(&self) -> Option<&Arc<LinkCell>> {
         self.attached.as_ref().map(|at| &at.link)
+    }
+
+    /// See [`LockedStream::is_steady`](crate::LockedStream::is_steady).
+    #[inline]
+    pub(super) fn is_steady(&self) -> bool {
+        self.proto.is_flowing() && self.proto.is_steady() && !self.sending.cork.is_pending() && !self.sending.crowded
+    }
+
+    /// The same, as found after the last change.
+    #[inline]
+    pub(super) fn is_known_steady(&self) -> bool {
+        let known = self.reported.flow == Flow::Link;
+        debug_assert!(!known || self.is_steady(), "the stream was changed without a flush");
+        known
     }
 
     /// Neither side uses the stream's resources on its link any more. A CLOSE that found the queue full is still to go.

@@ -244,7 +244,7 @@ pub(crate) struct Sending {
     pub(crate) cork: Cork,
     /// A write found byte credit but no room for a message.
     pub(crate) crowded: bool,
-    /// Messages sent since the peer's last one.
+    /// Messages sent since the peer's last one. Short ones count only where the device reports completions.
     pub(crate) unanswered: u32,
     /// Consumed position last announced to the peer.
     pub(crate) announced: u64,

@@ -105,48 +105,6 @@ impl LockedStream<'_> {
         self.sent(done)
     }
 
-    /// Sends `len` bytes as one message, if there is room for it, the stream stays writable, and no message of the link is
-    /// to be handled first. `false`: nothing is sent, and [`send_link`](LockedStream::send_link) decides. The stream is
-    /// steady.
-    ///
-    /// # Safety
-    /// `src..src + len` is readable.
-    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
-    #[inline(always)]
-    pub(crate) unsafe fn send_message(&mut self, src: *const u8, len: u32) -> bool {
-        let inner = &mut *self.inner;
-        let Some(Attachment { link, region, outgoing: Some(out), .. }) = &inner.attached else { return false };
-        let (Some(word), Some(slot)) = (region.memory.word(0), inner.proto.peer_slot()) else { return false };
-        if len > inner.sending.message_len {
-            return false;
-        }
-        let Some(offset) = inner.proto.claim_whole(word.load(Ordering::Acquire), len, out.reach) else { return false };
-        let (span, at) = (Span { offset, len }, CREDIT_BLOCK_LEN + offset as usize);
-        // SAFETY: the caller's promise.
-        if !unsafe { out.memory.write_from(at, src, len as usize) } {
-            return false;
-        }
-        // A message that would have to wait for others, or wake a link that rests, takes the long way.
-        let waits = inner.sending.unanswered >= MAX_UNANSWERED;
-        let mut tx = link.tx.lock();
-        if waits && tx.awaits_completion() || tx.watch.resting {
-            return false;
-        }
-        let rewind = inner.proto.commit(len);
-        let imm = Immediate { kind: MessageKind::Data, rewind, slot };
-        // Everything that has come on the link is handled first.
-        let seen = Some(link.seen());
-        let posted = tx.data(self.endpoint.device(), (&out.ring, out.staging.as_ref()), span, imm, seen);
-        if posted.is_err() {
-            inner.proto.uncommit(len, rewind);
-            return false;
-        }
-        inner.counters.tx_bytes_link += u64::from(len);
-        inner.counters.tx_msgs_link += 1;
-        inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);
-        true
-    }
-
     /// Holds back a committed span, and writes the rest of the caller's buffer, of which `done` bytes went before.
     ///
     /// # Safety

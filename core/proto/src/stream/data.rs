@@ -52,20 +52,21 @@ impl Stream {
         }
     }
 
-    /// Reads the credit word and claims exactly `len` bytes, for a stream that [is steady](Stream::is_steady) and stays
-    /// [writable](Stream::link_writable), of the beginning of the ring up to `reach`. Returns the offset of the span; `None`:
-    /// claim as ever.
+    /// Reads the credit word, where zero is no progress, and takes exactly `len` bytes for one DATA message, for a stream that
+    /// [is steady](Stream::is_steady) and stays [writable](Stream::link_writable), of the beginning of the ring up to `reach`.
+    /// Returns the offset of the span, and whether the message carries REWIND; `None`: claim as ever. A message that is not sent
+    /// after all is [taken back](Stream::uncommit).
     #[inline(always)]
-    pub fn claim_whole(&mut self, consumed: u64, len: u32, reach: u32) -> Option<u32> {
+    pub fn take_whole(&mut self, consumed: u64, len: u64, reach: u32) -> Option<(u32, bool)> {
         debug_assert!(self.is_steady(), "a claim on a stream that is not steady");
         let ring = self.tx.ring.as_mut()?;
-        if consumed != 0 {
-            if let Err(Violation(what)) = ring.handle_consumed(consumed) {
-                self.violate(what);
-                return None;
-            }
+        if let Err(Violation(what)) = ring.handle_consumed(consumed) {
+            self.violate(what);
+            return None;
         }
-        ring.claim_whole(len, reach)
+        let taken = ring.take_whole(len, reach)?;
+        self.tx.position += len;
+        Some(taken)
     }
 
     /// `len` bytes of the claimed span go out as one DATA message; returns whether it carries REWIND.

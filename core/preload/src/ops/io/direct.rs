@@ -34,17 +34,17 @@ const SHORT: usize = 4096;
 pub unsafe fn send(sock: &Socket, buf: *const c_void, len: usize, flags: c_int) -> Option<usize> {
     let cell = sock.stream.as_ref().filter(|cell| !cell.readiness().contains(Readiness::KERNEL_TX))?;
     let endpoint = runtime::get()?.endpoint()?;
-    let plain = flags & !WITHOUT_EFFECT == 0
-        && !sock.options.cork.load(Ordering::Relaxed)
-        && sock.deferred_error.load(Ordering::Relaxed) == 0
-        && sock.answers.is_none()
-        && !trace::is_recording();
+    // All are rare: one branch.
+    let corked = sock.options.cork.load(Ordering::Relaxed);
+    let failed = sock.deferred_error.load(Ordering::Relaxed) != 0;
+    let rare = corked | failed | sock.answers.is_some();
+    let plain = flags & !WITHOUT_EFFECT == 0 && !rare && !trace::is_recording();
     if !plain || len == 0 || len > SHORT || access::readable(buf, len) < len {
         return None;
     }
     batch::count_write(endpoint);
     // SAFETY: found to be readable.
-    let sent = unsafe { endpoint.send_direct(cell, buf.cast(), len as u32) };
+    let sent = unsafe { endpoint.send_direct(cell, buf.cast(), len) };
     if !sent {
         batch::take_back_write();
         return None;
