@@ -6,7 +6,7 @@
 
 use netacc_driver::Endpoint;
 
-use crate::os::thread_variable::thread_variable;
+use crate::os::thread_variable::{self, BATCH};
 
 /// Number of answers after which deferred wake-ups are sent although more answers are expected, so that the peer
 /// works at the same time. Arbitrary: makes the cost of a wake-up small against that of the answers.
@@ -35,7 +35,7 @@ impl Batch {
 /// Runs `change` with the thread's variable of `calls.c`, which begins as zeros.
 #[inline]
 fn with<T>(change: impl FnOnce(&mut Batch) -> T) -> T {
-    let batch: *mut Batch = thread_variable!("netacc_batch");
+    let batch: *mut Batch = thread_variable::part(BATCH);
     // SAFETY: of this thread, and a change here makes no other.
     change(unsafe { &mut *batch })
 }
@@ -52,7 +52,7 @@ pub(crate) fn count_read() {
 }
 
 /// The thread is about to write something.
-#[inline]
+#[inline(always)]
 pub(crate) fn count_write(endpoint: &Endpoint) {
     // Both are loaded: one branch.
     if with(|batch| batch.several | batch.defers) {

@@ -2,6 +2,7 @@
  * without a function of the dynamic linker, as this model permits. */
 
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct calls {
@@ -9,8 +10,6 @@ struct calls {
     uint64_t deferred;
     siginfo_t kept;
 };
-
-_Thread_local struct calls netacc_calls __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* The calls of a thread since it was last given events: see batch.rs. */
 struct batch {
@@ -20,10 +19,20 @@ struct batch {
     uint8_t defers;
 };
 
-_Thread_local struct batch netacc_batch __attribute__((tls_model("initial-exec"), visibility("hidden")));
+/* Those that a short call uses, in one, so that it finds them once. */
+struct thread {
+    /* The hazard of the thread, or null: see os/place.rs. */
+    const void *hazard;
+    struct batch batch;
+    struct calls calls;
+};
 
-/* The hazard of the thread, or null: see os/place.rs. */
-_Thread_local const void *netacc_hazard __attribute__((tls_model("initial-exec"), visibility("hidden")));
+_Thread_local struct thread netacc_thread __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+/* As in os/thread_variable.rs. */
+_Static_assert(offsetof(struct thread, hazard) == 0, "HAZARD");
+_Static_assert(offsetof(struct thread, batch) == 8, "BATCH");
+_Static_assert(offsetof(struct thread, calls) == 24, "CALLS");
 
 /* The stack on which the library's code runs for calls that patched code of the program makes. See hooks/patched/thread.rs. */
 struct patched {

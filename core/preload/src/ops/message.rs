@@ -44,6 +44,12 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
+    /// The same, made again: a call that has not needed it in memory until now makes it where it does.
+    #[inline(always)]
+    fn again(self) -> Self {
+        Target { entry: self.entry, sock: self.sock, fd: self.fd }
+    }
+
     /// # Safety
     /// `iov` describes writable memory.
     #[inline]
@@ -137,7 +143,7 @@ pub unsafe fn read(t: Target<'_>, buf: *mut c_void, len: usize) -> isize {
         return received as isize;
     }
     // SAFETY: as the C function.
-    unsafe { read_in_steps(t, buf, len) }
+    unsafe { read_in_steps(t.again(), buf, len) }
 }
 
 /// # Safety
@@ -166,7 +172,7 @@ pub unsafe fn write(t: Target<'_>, buf: *const c_void, len: usize) -> isize {
         return sent as isize;
     }
     // SAFETY: as the C function.
-    unsafe { write_in_steps(t, buf, len) }
+    unsafe { write_in_steps(t.again(), buf, len) }
 }
 
 /// # Safety
@@ -239,7 +245,7 @@ pub unsafe fn recvfrom(
         }
     }
     // SAFETY: as the C function.
-    unsafe { recvfrom_in_steps(t, buf, len, flags, addr, addr_len) }
+    unsafe { recvfrom_in_steps(t.again(), buf, len, flags, addr, addr_len) }
 }
 
 /// # Safety
@@ -527,7 +533,7 @@ pub unsafe fn sendto(
         }
     }
     // SAFETY: as the C function.
-    unsafe { sendto_in_steps(t, buf, len, flags, addr, addr_len) }
+    unsafe { sendto_in_steps(t.again(), buf, len, flags, addr, addr_len) }
 }
 
 /// # Safety

@@ -18,7 +18,7 @@ use std::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, Ordering};
 use libc::{siginfo_t, sigset_t, ucontext_t};
 
 use super::errno::{errno, set_errno};
-use super::thread_variable::thread_variable;
+use super::thread_variable::{self, CALLS};
 use super::{confinement, real};
 
 /// A thread's state, which only the thread and its signal handlers use.
@@ -35,7 +35,7 @@ struct Calls {
 /// The variable of `calls.c`.
 #[inline]
 fn of_thread() -> *const Calls {
-    thread_variable!("netacc_calls")
+    thread_variable::part(CALLS)
 }
 
 /// The thread is in a call, until this is dropped.

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
 use super::sync::{order_seq_cst, AtomicBool, AtomicPtr};
-use super::thread_variable::thread_variable;
+use super::thread_variable::{self, HAZARD};
 
 /// The hazard of one thread at a time. A call that is interrupted by a handler may be using its thread's: calls of the handler
 /// use that of no thread for a moment.
@@ -78,7 +78,7 @@ impl Drop for Lease {
 /// The variable of `calls.c`: the thread's hazard, or null.
 #[inline]
 fn of_thread() -> &'static Cell<*const Hazard> {
-    let place: *const Cell<*const Hazard> = thread_variable!("netacc_hazard");
+    let place: *const Cell<*const Hazard> = thread_variable::part(HAZARD);
     // SAFETY: of this thread; every function here uses it before it returns.
     unsafe { &*place }
 }
