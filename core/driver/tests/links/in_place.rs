@@ -71,8 +71,7 @@ fn with_short_way(fabric: &Fabric) -> (Endpoint, Arc<AtomicU32>) {
     let (inner, posted) = (fabric.open(LoopbackConfig::shm()), Arc::new(AtomicU32::new(0)));
     let device = Arc::new(Short { inner: inner.clone(), window: Arc::default(), posted: posted.clone() });
     let (cm, directory) = (inner.clone(), inner);
-    let owner = (Arc::new(Deaf), Box::new(|| {}), Box::new(nonce));
-    let made = Endpoint::new(device, cm, directory, config(1), owner.0, owner.1, owner.2);
+    let made = Endpoint::new(device, cm, directory, config(1), Arc::new(Deaf), Box::new(|| {}), Box::new(nonce));
     (made.expect("a loopback device has queues"), posted)
 }
 
@@ -100,14 +99,18 @@ fn refused_messages_leave_nothing_behind() {
     let ((client, posted), server) = (with_short_way(&fabric), endpoint(&fabric));
     let pair = Linked::new(&client, &server, 40_302);
     let [(_, near), (_, far)] = &pair.ends;
+    let state = || {
+        let stream = near.lock(&client);
+        (stream.proto().free(), stream.counters().tx_bytes_link)
+    };
     for turn in 0..100u8 {
         assert_eq!(write(&server, far, b"news"), LinkIo::Done(4));
-        let before = (near.lock(&client).proto().free(), near.lock(&client).counters().tx_bytes_link);
+        let before = state();
         // More often than the link has credit for messages.
         for _ in 0..100 {
             assert!(!client.send_slice_direct(near, &[turn; 4]), "a message has come that is not handled");
         }
-        assert_eq!((near.lock(&client).proto().free(), near.lock(&client).counters().tx_bytes_link), before);
+        assert_eq!(state(), before);
         pair.progress(Instant::from_nanos(0));
         assert_eq!(read(&client, near, 64), b"news");
         assert!(client.send_slice_direct(near, &[turn; 4]));
