@@ -236,7 +236,7 @@ fn forget_streams(rt: &Runtime) {
         let Entry::Stream(sock) = &*entry else { continue };
         // A call that waits in another thread continues with the stream, which is a plain socket for good.
         if let Some(cell) = sock.stream.as_ref().filter(|_| !sock.callers.wait_elsewhere()) {
-            if cell.lock(endpoint).change(|stream| stream.close_plain()) {
+            if cell.lock(endpoint).close_plain() {
                 cell.tag().store(table::NO_FD, Ordering::Relaxed);
                 rt.given_up(cell);
                 endpoint.forget(cell);

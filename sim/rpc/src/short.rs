@@ -202,7 +202,7 @@ impl Run {
 /// passed.
 fn close(endpoint: &Endpoint, socket: &mut Socket, waited: Duration) -> bool {
     let cell = &socket.cell;
-    if cell.lock(endpoint).change(|stream| stream.close_plain()) {
+    if cell.lock(endpoint).close_plain() {
         cell.tag().store(NOBODY, Ordering::Relaxed);
         endpoint.forget(cell);
         return true;

@@ -31,20 +31,20 @@ impl Endpoint {
         if guard.inner.published || guard.inner.closing.is_closed() {
             return;
         }
-        guard.change(|stream| {
-            let reason = match self.directory.publish(&cell.tuple, cell.number) {
-                Ok(()) => {
-                    stream.inner.published = true;
-                    return;
-                }
-                Err(DirectoryError::Full) => Reason::DirectoryFull,
-                Err(DirectoryError::NoPort) => Reason::NoLinkPort,
-                Err(DirectoryError::NoDescriptor) => Reason::DescriptorLimit,
-                Err(_) => Reason::OtherHost,
-            };
-            self.counters.reason(reason);
-            stream.inner.proto.handle_no_link(reason);
+        let published = guard.change_aside(|stream| {
+            let published = self.directory.publish(&cell.tuple, cell.number);
+            stream.inner.published = published.is_ok();
+            published
         });
+        let reason = match published {
+            Ok(()) => return,
+            Err(DirectoryError::Full) => Reason::DirectoryFull,
+            Err(DirectoryError::NoPort) => Reason::NoLinkPort,
+            Err(DirectoryError::NoDescriptor) => Reason::DescriptorLimit,
+            Err(_) => Reason::OtherHost,
+        };
+        self.counters.reason(reason);
+        guard.change(|stream| stream.inner.proto.handle_no_link(reason));
     }
 
     /// Forgets a stream that never left plain TCP, or is closed and released.
@@ -52,7 +52,7 @@ impl Endpoint {
         // A thread that still holds the stream must neither open it nor touch the descriptor, which may belong to
         // another connection by now.
         self.promotions.lock().remove(cell);
-        let counters = cell.lock(self).change(|stream| {
+        let counters = cell.lock(self).change_aside(|stream| {
             stream.abandon();
             if std::mem::take(&mut stream.inner.published) {
                 self.directory.withdraw(&cell.tuple, cell.number);

@@ -127,6 +127,10 @@ impl Promotions {
 
     /// `stream` does not wait any more.
     pub(super) fn remove(&mut self, stream: &Arc<StreamCell>) {
+        // Mostly none waits, and hashing the number costs more than all else here.
+        if self.queued.is_empty() {
+            return;
+        }
         let Some(place) = self.queued.remove(&stream.number) else { return };
         if let Some(peer) = self.peers.get_mut(&place.peer) {
             peer.waiting.remove(&place.ticket);

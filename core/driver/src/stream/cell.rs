@@ -9,7 +9,7 @@ use netacc_device::{Anchor, FourTuple, Memory, QueuePairId, Region, RemoteRegion
 use netacc_proto::{Reason, RingDescriptor, Span, Stream, CREDIT_BLOCK_LEN};
 use parking_lot::Mutex;
 
-use super::states::{AnchorState, Attempt, Closing, Listed, Reported, Sending, Stall};
+use super::states::{AnchorState, Attempt, Closing, Flow, Listed, Reported, Sending, Stall};
 use crate::counted::{Counted, Tallied};
 use crate::link::LinkOf;
 use crate::{Readiness, StreamCounters};
@@ -145,6 +145,7 @@ impl StreamCell {
         anchor: Box<dyn Anchor + Send>,
         message_len: u32,
     ) -> StreamCell {
+        debug_assert!(proto.is_at_rest(), "a stream begins on its anchor");
         StreamCell {
             number,
             tuple,
@@ -170,7 +171,7 @@ impl StreamCell {
                 closing: Closing::Open,
                 published: false,
                 listed: Listed::empty(),
-                reported: Reported::default(),
+                reported: Reported { flow: Flow::Anchor, ..Reported::default() },
                 counters: StreamCounters::default(),
             }),
         }

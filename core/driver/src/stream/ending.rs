@@ -150,7 +150,7 @@ impl LockedStream<'_> {
     /// The program has closed its last descriptor of a stream that the kernel's socket has completely. In that case the
     /// result is true, and the stream is to be [forgotten](crate::Endpoint::forget). From now on neither side opens it:
     /// a pledge would be followed by the kernel's end of the connection, and the peer would take that for a death.
-    pub fn close_plain(&mut self) -> bool {
+    pub(super) fn close_plain(&mut self) -> bool {
         let plain = self.inner.proto.is_plain() && self.inner.attached.is_none();
         if plain {
             self.abandon();

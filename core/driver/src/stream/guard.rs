@@ -94,6 +94,25 @@ impl<'a> StreamGuard<'a> {
         result
     }
 
+    /// As [`change`](StreamGuard::change), where the change has no effect that is to be flushed if the kernel alone has the
+    /// stream. Most short connections never leave that state.
+    #[inline]
+    pub(crate) fn change_aside<R>(&mut self, change: impl FnOnce(&mut LockedStream<'a>) -> R) -> R {
+        let flow = self.stream.inner.reported.flow;
+        debug_assert!(flow != Flow::Anchor || self.stream.flow() == flow, "the stream was changed without a flush");
+        let result = change(&mut self.stream);
+        if flow != Flow::Anchor {
+            self.stream.flush();
+        }
+        result
+    }
+
+    /// The program has closed its last descriptor, and the bytes of the stream were the kernel's. Whether that is so: then
+    /// nothing is left to do.
+    pub fn close_plain(&mut self) -> bool {
+        self.change_aside(LockedStream::close_plain)
+    }
+
     /// `n` bytes of the program went to the anchor.
     #[inline]
     pub fn anchor_sent(&mut self, n: usize) {

@@ -296,13 +296,13 @@ fn a_plain_stream_that_is_closed_is_not_opened_any_more() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let (near, _far) = connect(&client, &server, 40_007);
-    assert!(near.lock(&client).change(|stream| stream.close_plain()));
+    assert!(near.lock(&client).close_plain());
     let _ = client.promote(&near);
     run([&client, &server]);
     assert_eq!(client.counters().snapshot()["opens_sent"], 0);
 
     let (near, far) = connect(&client, &server, 40_008);
-    assert!(far.lock(&server).change(|stream| stream.close_plain()));
+    assert!(far.lock(&server).close_plain());
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
     assert_eq!(server.counters().snapshot()["opens_accepted"], 0);
@@ -311,10 +311,7 @@ fn a_plain_stream_that_is_closed_is_not_opened_any_more() {
     let (near, far) = connect(&client, &server, 40_009);
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
-    assert!(
-        !near.lock(&client).change(|stream| stream.close_plain())
-            && !far.lock(&server).change(|stream| stream.close_plain())
-    );
+    assert!(!near.lock(&client).close_plain() && !far.lock(&server).close_plain());
 }
 
 /// Breaks if the acceptor believed the directory's hint without looking at the addresses.

@@ -222,7 +222,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
                 guard.has_replay(now()).then_some(())
             });
         }
-        let plain = cell.lock(endpoint).change(|stream| stream.close_plain());
+        let plain = cell.lock(endpoint).close_plain();
         if plain {
             if sock.recorded_reason().is_none() && cell.lock(endpoint).proto().promotions() == 0 {
                 sock.record_reason(Reason::NotYet);
