@@ -7,8 +7,7 @@
 //!
 //! Services are told apart by a hash of their address. Two that share a slot are taken for one.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The calls after which a link has paid for itself. Arbitrary: on shared memory one costs about forty system calls in
@@ -51,9 +50,13 @@ impl Lifetimes {
     }
 
     fn slot(&self, service: &SocketAddr) -> &AtomicU8 {
-        let mut hasher = DefaultHasher::new();
-        service.hash(&mut hasher);
-        &self.slots[hasher.finish() as usize % SLOTS]
+        let address = match service.ip().to_canonical() {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()),
+            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64 ^ ip.to_bits() as u64,
+        };
+        // Fibonacci hashing: enough to tell services apart, and each connection takes it twice.
+        let spread = (address << 16 ^ u64::from(service.port())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.slots[(spread >> (u64::BITS - SLOTS.trailing_zeros())) as usize]
     }
 }
 

@@ -35,6 +35,9 @@ pub fn leave_to_kernel(watchers: &Watchers, fd: c_int) {
 /// Removes the registrations of `fd`. Returns the instances that had them.
 fn instances(watchers: &Watchers, fd: c_int) -> Vec<Arc<dyn Subscriber>> {
     let mut all = watchers.lock();
+    if all.is_empty() {
+        return Vec::new();
+    }
     let (mine, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *all).into_iter().partition(|r| r.is_under(fd));
     *all = rest;
     mine.iter().filter_map(Registration::instance).collect()
