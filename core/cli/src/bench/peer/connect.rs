@@ -1,14 +1,17 @@
 //! Short connections: open, perhaps one request and its answer, close.
 //!
 //! The server closes first. The side that closes first keeps the connection's ports for a minute (TIME_WAIT): on the
-//! server's side that costs nothing, because it has only one port, while the client would run out of ephemeral ports.
+//! server's side that costs nothing, because it has only one port, while the client would run out of ephemeral ports. But the
+//! kernel searches for a port whose connection is over, for longer the more of a local address are not, and that search would
+//! be most of what is measured. So a client has another local address for every few thousand connections.
 
 use std::io::{self, Read, Write};
+use std::process;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-use super::socket::{no_delay, Address};
+use super::socket::{no_delay, Address, PORTS_OF_ADDRESS};
 use super::{ready, report, LengthArgs, LoadArgs, Meter, Stop, Tally};
 
 /// Connections of the warm-up at most: they use up ports too.
@@ -34,7 +37,7 @@ pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io
     let end = Instant::now() + Duration::from_millis(200);
     let mut warm = 0;
     while warm < WARM_UP_CONNECTIONS && Instant::now() < end {
-        once(address, &mut message)?;
+        once(address, warm, &mut message)?;
         warm += 1;
     }
     ready()?;
@@ -43,16 +46,17 @@ pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io
     let stop = Stop::new(length, meter.start, 0, 1);
     let mut now = meter.start;
     while stop.goes_on(tally.count(), now) {
-        tally.record(once(address, &mut message)?);
+        tally.record(once(address, warm + tally.count(), &mut message)?);
         now = Instant::now();
     }
     let used = meter.stop();
     report(&tally, used)
 }
 
-fn once(address: &Address, message: &mut [u8]) -> io::Result<Duration> {
+/// Makes connection number `index` of this process.
+fn once(address: &Address, index: u64, message: &mut [u8]) -> io::Result<Duration> {
     let start = Instant::now();
-    let socket = address.connect()?;
+    let socket = address.connect_as(group(index) * PORTS_OF_ADDRESS)?;
     if !message.is_empty() {
         no_delay(&socket)?;
         (&socket).write_all(message)?;
@@ -63,4 +67,11 @@ fn once(address: &Address, message: &mut [u8]) -> io::Result<Duration> {
         0 => Ok(latency),
         _ => Err(io::Error::other("an unexpected byte")),
     }
+}
+
+/// The number of the local address that a connection comes from: never 0, which is the kernel's choice. Processes begin at
+/// different ones, because the connections of the last process are in TIME_WAIT still.
+fn group(index: u64) -> usize {
+    const GROUPS: usize = u8::MAX as usize;
+    1 + (process::id() as usize + index as usize / PORTS_OF_ADDRESS) % GROUPS
 }

@@ -14,7 +14,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 const BACKLOG: i32 = 4096;
 
 /// Connections from one local address. Arbitrary: far fewer than the kernel has ephemeral ports.
-const PORTS_OF_ADDRESS: usize = 4096;
+pub(super) const PORTS_OF_ADDRESS: usize = 4096;
 
 /// `tcp:127.0.0.1:7000`, `udp:127.0.0.1:7000` or `unix:/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
