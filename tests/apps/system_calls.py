@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,13 @@ def calls(folder: Path, command: list[str | Path], **env: str) -> int:
     subprocess.run(words, env=clean | env, check=True, stdout=subprocess.DEVNULL, timeout=120)
     totals = [line.split()[0] for line in trace.read_text().splitlines() if line.endswith("total")]
     return int(totals[-1])
+
+
+def counted(folder: Path, command: list[str | Path], **env: str) -> Counter[str]:
+    """System calls of all threads of a run, by their names."""
+    calls(folder, command, **env)
+    lines = [line.split() for line in (folder / "trace").read_text().splitlines()]
+    return Counter({words[1]: int(words[0]) for words in lines if len(words) == 2 and words[0].isdigit()})
 
 
 def of_round_trip(folder: Path, case: Case) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.apps.lib.paths import PROGRAMS, binaries
-from tests.apps.system_calls import calls
+from tests.apps.system_calls import calls, counted
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -18,6 +18,23 @@ CONNECTIONS = 200
 LEARNING = 4
 #: Of both ends of a connection: the opener's protocol and local address, and the acceptor's local address.
 ADDED_CALLS = 3
+#: The same by name. Other calls that concern a socket are as many as natively.
+ADDED_BY_NAME = {"getsockname": 2, "getsockopt": 1}
+#: Calls that concern a connection, and no file.
+OF_SOCKETS = (
+    "socket",
+    "connect",
+    "accept4",
+    "sendto",
+    "recvfrom",
+    "sendmsg",
+    "recvmsg",
+    "shutdown",
+    "setsockopt",
+    "getsockopt",
+    "getsockname",
+    "getpeername",
+)
 #: Of the whole run: the start and the end of the library, and the links of the first connections.
 ADDED_ONCE = 900
 
@@ -40,6 +57,26 @@ def test_short_connections_cost_little_more_than_on_tcp(requests: int, program: 
     opens = sum(json.loads(line)["cnt"]["opens_sent"] for line in counted.read_text().splitlines())
     assert opens <= LEARNING
     assert ours - natively <= ADDED_CALLS * CONNECTIONS + ADDED_ONCE
+
+
+def test_short_connections_make_exactly_these_calls_more(program: Path, tmp_path: Path) -> None:
+    """Two runs begin in the same way, so the connections alone make the difference."""
+
+    def of_connection(launcher: list[str | Path]) -> dict[str, float]:
+        few, many = (
+            counted(tmp_path, [*launcher, program, str(count), "2"])
+            for count in (CONNECTIONS, 3 * CONNECTIONS)
+        )
+        # The library's accept is an accept4.
+        for count in (few, many):
+            count["accept4"] += count["accept"]
+        return {name: (many[name] - few[name]) / (2 * CONNECTIONS) for name in OF_SOCKETS}
+
+    natively, ours = of_connection([]), of_connection([binaries() / "netacc_run"])
+    added = {name: ours[name] - natively[name] for name in OF_SOCKETS}
+    # The links of the first connections take a few calls more or less.
+    assert {name: round(more) for name, more in added.items() if round(more)} == ADDED_BY_NAME
+    assert all(abs(more - round(more)) < 0.2 for more in added.values()), added
 
 
 def test_a_long_connection_after_short_ones_gets_its_link(program: Path, tmp_path: Path) -> None:
