@@ -5,6 +5,8 @@
 //! No lock is taken in `post_send`, `poll_qp`, `pending`: pair slots and queue pairs are permanent, identifiers carry a
 //! generation.
 
+mod in_place;
+
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use std::sync::{Arc, Weak};
@@ -17,13 +19,13 @@ use netacc_device::{
 };
 use parking_lot::Mutex;
 
+use self::in_place::InPlace;
 use crate::bitmap;
 use crate::config::{ShmConfig, MIN_SEGMENT_BYTES};
 use crate::cq::CompletionQueue;
 use crate::defer::{self, DeviceId};
 use crate::descriptors::{Descriptors, GiveBack};
 use crate::doorbell::OwnDoorbell;
-use crate::in_place::InPlace;
 use crate::layout::{KernelOperations, ASLEEP, AWAKE, CQS, MODERATED, RING};
 use crate::limits;
 use crate::manager::{Manager, KICK, LISTENER};

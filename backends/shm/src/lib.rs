@@ -31,7 +31,6 @@ mod device;
 mod directory;
 mod doorbell;
 mod folder;
-mod in_place;
 mod layout;
 mod limits;
 mod manager;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use netacc_device::{InPlaceError, InPlaceQueue, PostError};
 
+use super::ShmDevice;
 use crate::bitmap::Unfinished;
-use crate::device::ShmDevice;
 use crate::layout::{Doorbell, KernelOperations, DIED};
 use crate::pair::PairSlot;
 use crate::qp::{check_credit, Posts, QpLocal};
