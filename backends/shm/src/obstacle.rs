@@ -3,7 +3,7 @@
 //!
 //! Control path. One request to the kernel returns the socket's user, and whether it was accepted. For a socket of the
 //! same user, the descriptors of processes that run the library are searched for it. The search is bounded, and made at
-//! most every [`INTERVAL`]; in between the last answer for the same service is used.
+//! most every [`INTERVAL`]; in between the last answer for the same service is used, or none.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ pub(crate) fn find(peer: &FourTuple, admits_group: bool, own: &Names) -> Option<
     }
     let mut last = LAST.lock();
     if let Some(search) = last.as_ref().filter(|search| search.at.elapsed() < INTERVAL) {
-        return if search.service == peer.local { search.found } else { Some(Obstacle::NotSearched) };
+        return search.found.filter(|_| search.service == peer.local);
     }
     let found = search(socket.inode, own);
     *last = Some(Search { at: Instant::now(), service: peer.local, found });

@@ -217,8 +217,6 @@ pub enum Obstacle {
     Apart,
     /// No process of the containers that share the directory has the other end.
     Elsewhere,
-    /// The process at the other end was not searched for, because a search has just ended. A later one may find it.
-    NotSearched,
 }
 
 /// The number of a stream that only its holder can number: see [`Directory::resolve`].

@@ -53,7 +53,6 @@ impl Endpoint {
             Some(Obstacle::NotOffered) => Reason::PeerKeepsTcp,
             Some(Obstacle::Apart) => Reason::PeerApart,
             Some(Obstacle::Elsewhere) => Reason::PeerElsewhere,
-            Some(Obstacle::NotSearched) => Reason::NotYet,
             _ => Reason::PeerNotFound,
         }
     }

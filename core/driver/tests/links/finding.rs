@@ -199,8 +199,6 @@ fn the_reason_names_the_obstacle_if_no_peer_is_found() {
         (Obstacle::NoDevice, [Reason::DeviceAbsent; 2]),
         (Obstacle::NoPort, [Reason::NoLinkPort; 2]),
         (Obstacle::PortTaken, [Reason::PeerNotFound, Reason::LinkPortTaken]),
-        // Breaks if a connection whose peer was not searched for were reported as one without the library.
-        (Obstacle::NotSearched, [Reason::NotYet; 2]),
     ] {
         *finder.obstacle.lock().unwrap() = Some(obstacle);
         *directory.obstacle.lock().unwrap() = Some(obstacle);
