@@ -18,7 +18,7 @@ record_loads() { results/make.sh; }
 record_busy() { results/busy.sh; }
 record_datagrams() {
     "$NETACC" bench datagrams --json results/datagrams.json
-    "$NETACC" bench datagrams --sizes 64 --busy 2 --pairs 3 --json results/datagrams-busy2.json
+    "$NETACC" bench datagrams --sizes 64,1472,60000 --busy 2 --pairs 5 --json results/datagrams-busy2.json
 }
 record_trace() { results/trace.sh; }
 # Two emulated hosts: a machine that can emulate them, and a quarter of an hour.

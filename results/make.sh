@@ -22,6 +22,8 @@ done
 bench stream stream --size 1MiB --seconds 2
 bench connect connect --requests 10000
 target/release/netacc bench datagrams --pairs 5 --json results/datagrams.json
-target/release/netacc bench datagrams --pairs 3 --busy 2 -d 64 --json results/datagrams-busy2.json
+for busy in 1 2 4 8; do
+    target/release/netacc bench datagrams --pairs 5 --busy "$busy" -d 64,1472,60000 --json "results/datagrams-busy$busy.json"
+done
 python3 results/udpdk.py --json results/udpdk.json
 python3 results/wakeups.py --json results/wakeups.json
