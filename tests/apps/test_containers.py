@@ -242,6 +242,10 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # A program that has become another user does not end with its parent.
+        if self.process.poll() is None:
+            for pid in children(self.process.pid):
+                os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
 
