@@ -3,7 +3,7 @@
 Each row names the place in the paper. All figures are predicted: parameters are the papers', or those that
 the function names, and nothing is fitted. Figures of testbeds and of production, whose inputs are not
 published (the queues of DCQCN's incasts, TIMELY's and Swift's round trips, which include hosts), are not
-compared. What the papers say of them in words is.
+compared. The checks compare the papers' statements in words.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ pub(crate) struct Announcement<'a> {
     pub(crate) side: &'a QpShared,
 }
 
-/// What an announcement has found, if it is not over: see [`Announcement::finish`].
+/// An announcement that is not over, with its findings: see [`Announcement::finish`].
 #[derive(Clone, Copy)]
 pub(crate) struct Unfinished {
     cq: u32,

@@ -94,10 +94,11 @@ pub struct Datagram {
 /// A flow on a link, and the endpoint that polls it.
 pub type Polled = (&'static Endpoint, Arc<ReceivingFlow>);
 
-/// Why a socket has no flows for good.
+/// Why a socket has no flows: for good, but for the first reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelOnly {
-    /// Other processes may hold it: a child of a fork, or who has got it in a message. The first may end.
+    /// Other processes may hold it: a child of a fork, or who has got it in a message. [Ends](Datagram::unshare) once
+    /// no other process holds it, if all of them are of the family.
     Shared = 1,
     /// An option that only the kernel can honour.
     Option,
@@ -224,8 +225,8 @@ const CLOSING_PATIENCE: Duration = Duration::from_millis(200);
 const CLOSING_INTERVAL: Duration = Duration::from_micros(20);
 
 impl Datagram {
-    /// A forked child's copy of its parent's socket, which both hold: the kernel's alone. What the program has set is read from
-    /// the kernel when the child holds it alone. Takes no lock.
+    /// A forked child's copy of its parent's socket, which both hold: the kernel's alone. The child reads the program's options from
+    /// the kernel once it holds the socket alone. Takes no lock.
     pub fn inherited_from(parent: &Datagram) -> Datagram {
         let socket = Datagram::default();
         socket.kernel_only.store(KernelOnly::Shared as u32, Ordering::Relaxed);
@@ -253,9 +254,13 @@ impl Datagram {
     }
 
     /// A child is about to hold it, too. `family`: the record in which both are entered; `None`: not all holders are entered in
-    /// one. `is_watched`: an epoll instance watches it, which the child inherits.
+    /// one, so that it is shared for good. `is_watched`: an epoll instance watches it, which the child inherits.
     pub fn share(&self, family: Option<Id>, is_watched: bool) {
-        self.family.store(family.unwrap_or(0), Ordering::Release);
+        match family {
+            Some(family) => self.family.store(family, Ordering::Release),
+            // The record stays this process's, to be left when it closes the socket.
+            None => self.stays_in_kernel(),
+        }
         self.is_watched.fetch_or(is_watched, Ordering::Relaxed);
         self.keep_in_kernel(KernelOnly::Shared);
     }

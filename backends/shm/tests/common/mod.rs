@@ -293,7 +293,7 @@ pub fn open_fds() -> usize {
 
 /// A raw packet socket to the address of a device; `None` if it is refused at once.
 pub fn raw_socket(peer: PeerAddress) -> Option<RawFd> {
-    // What follows is the place of its table.
+    // The place of its table follows.
     let beginning = format!("netacc-shm/{}/{:016x}{:016x}/", peer.0[1], peer.0[2], peer.0[3]);
     let names = std::fs::read_to_string("/proc/net/unix").expect("proc");
     let mut names = names.split_ascii_whitespace().filter_map(|word| word.strip_prefix('@'));

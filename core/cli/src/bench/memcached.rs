@@ -2,20 +2,13 @@
 //!
 //! The load is [`own`]'s, whose clients are the same as those of `netacc bench echo`; only the server is another program.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use super::error::BenchError;
 use super::paths::{in_path, Path};
-use super::process::{free_port, Proc};
+use super::process::{free_port, Proc, Stream};
 use super::rounds::Stage;
-
-/// How long a server may take until it answers.
-const START_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How often another port is tried when the chosen one is taken in the moment between choosing and binding.
 const PORT_ATTEMPTS: u32 = 3;
@@ -82,33 +75,13 @@ impl Memcached {
             format!("tcp:127.0.0.1:{port}")
         };
         let mut proc = Proc::spawn(command, &format!("memcached {}", path.name()), dir)?;
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            let answer = if port == 0 {
-                UnixStream::connect(&socket).and_then(|stream| {
-                    stream.set_read_timeout(Some(START_TIMEOUT))?;
-                    process_id(stream)
-                })
-            } else {
-                TcpStream::connect(("127.0.0.1", port)).and_then(|stream| {
-                    stream.set_read_timeout(Some(START_TIMEOUT))?;
-                    process_id(stream)
-                })
-            };
-            match answer {
-                Ok(pid) => return Ok((proc, pid, address)),
-                Err(_) if proc.has_ended() => return Err(proc.error("ended at once")),
-                Err(error) if Instant::now() > deadline => {
-                    return Err(proc.error(format!("does not answer: {error}")));
-                }
-                Err(_) => thread::sleep(Duration::from_millis(20)),
-            }
-        }
+        let pid = proc.process_id(port, &socket, process_id)?;
+        Ok((proc, pid, address))
     }
 }
 
 /// Requests a server's process id, which also shows that it is ready.
-fn process_id(mut stream: impl Read + Write) -> std::io::Result<u32> {
+fn process_id(stream: &mut dyn Stream) -> std::io::Result<u32> {
     stream.write_all(b"stats\r\n")?;
     let mut found = None;
     for line in BufReader::new(stream).lines() {

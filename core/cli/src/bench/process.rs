@@ -5,8 +5,9 @@
 //! running children; and by the kernel if this process is killed (`peer::guard`).
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -21,6 +22,14 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::error::BenchError;
+
+/// A server must answer within this time.
+const START_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A connection to a server, of either family.
+pub(crate) trait Stream: Read + Write {}
+
+impl<T: Read + Write> Stream for T {}
 
 /// How long a child may take to end by itself after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
@@ -153,6 +162,37 @@ impl Proc {
     /// Whether it has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until a server answers at a port of 127.0.0.1, or at `socket` if that is 0. `ask` requests its process id.
+    pub(crate) fn process_id(
+        &mut self,
+        port: u16,
+        socket: &Path,
+        ask: impl Fn(&mut dyn Stream) -> io::Result<u32>,
+    ) -> Result<u32, BenchError> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let answer = if port == 0 {
+                UnixStream::connect(socket).and_then(|mut stream| {
+                    stream.set_read_timeout(Some(START_TIMEOUT))?;
+                    ask(&mut stream)
+                })
+            } else {
+                TcpStream::connect(("127.0.0.1", port)).and_then(|mut stream| {
+                    stream.set_read_timeout(Some(START_TIMEOUT))?;
+                    ask(&mut stream)
+                })
+            };
+            match answer {
+                Ok(pid) => return Ok(pid),
+                Err(_) if self.has_ended() => return Err(self.error("ended at once")),
+                Err(error) if Instant::now() > deadline => {
+                    return Err(self.error(format!("does not answer: {error}")));
+                }
+                Err(_) => thread::sleep(Duration::from_millis(20)),
+            }
+        }
     }
 
     /// The next line of its output.

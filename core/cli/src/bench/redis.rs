@@ -5,12 +5,9 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
+use std::io::Write;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -19,14 +16,11 @@ use super::cpu;
 use super::error::BenchError;
 use super::link::Sample;
 use super::paths::{in_path, Path};
-use super::process::{free_port, Proc};
+use super::process::{free_port, Proc, Stream};
 use super::redis_output::{self, RedisTest};
 use super::result::{Kind, Run};
 use super::rounds::{self, Length, Load, Stage};
 use super::stats::tidy;
-
-/// How long a server may take until it answers.
-const START_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Requests of the first, unmeasured run on a path, which also shows how fast the path is.
 const WARM_UP_REQUESTS: u64 = 20_000;
@@ -196,28 +190,8 @@ impl RedisLoad<'_> {
             vec!["-h".into(), "127.0.0.1".into(), "-p".into(), port.to_string()]
         };
         let mut proc = Proc::spawn(command, &name, dir)?;
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            let answer = if port == 0 {
-                UnixStream::connect(&socket).and_then(|stream| {
-                    stream.set_read_timeout(Some(START_TIMEOUT))?;
-                    process_id(stream)
-                })
-            } else {
-                TcpStream::connect(("127.0.0.1", port)).and_then(|stream| {
-                    stream.set_read_timeout(Some(START_TIMEOUT))?;
-                    process_id(stream)
-                })
-            };
-            match answer {
-                Ok(pid) => return Ok(Server { _proc: proc, pid, target }),
-                Err(_) if proc.has_ended() => return Err(proc.error("ended at once")),
-                Err(error) if Instant::now() > deadline => {
-                    return Err(proc.error(format!("does not answer: {error}")));
-                }
-                Err(_) => thread::sleep(Duration::from_millis(20)),
-            }
-        }
+        let pid = proc.process_id(port, &socket, process_id)?;
+        Ok(Server { _proc: proc, pid, target })
     }
 
     fn benchmark(&self, test: &str, path: &Path, requests: u64) -> Result<Benchmark, BenchError> {
@@ -270,7 +244,7 @@ impl Benchmark {
 }
 
 /// Requests a server's process id, which also shows that it is ready.
-fn process_id(mut stream: impl Read + Write) -> std::io::Result<u32> {
+fn process_id(stream: &mut dyn Stream) -> std::io::Result<u32> {
     stream.write_all(b"INFO server\r\n")?;
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];

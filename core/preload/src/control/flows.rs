@@ -96,7 +96,6 @@ pub fn withdraw(socket: &Datagram, fd: c_int, why: KernelOnly) {
 /// Gives the sockets of datagrams among these to processes that are entered nowhere: they stay in the kernel for good.
 pub fn lend(entries: &[(c_int, Arc<Entry>)]) {
     for (_, socket) in sockets(entries) {
-        socket.stays_in_kernel();
         socket.share(None, false);
     }
     leave_rings(entries);

@@ -179,7 +179,7 @@ impl Ends {
         unsafe { outgoing.send(&self.to(), (pieces, bytes.len()), MARKS, 1) }
     }
 
-    /// What both ends have posted arrives.
+    /// All messages that both ends have posted arrive.
     fn run(&self) {
         for _ in 0..4 {
             run(self.source.endpoint);
