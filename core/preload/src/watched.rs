@@ -43,14 +43,32 @@ fn instances(watchers: &Watchers, fd: c_int) -> Vec<Arc<dyn Subscriber>> {
     mine.iter().filter_map(Registration::instance).collect()
 }
 
+/// The instances that watch a file under one of its descriptors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Watched {
+    /// There are none.
+    No,
+    /// Only this process waits on them.
+    Here,
+    /// A fork has copied one of them, so that another process may wait on it.
+    Elsewhere,
+}
+
+/// Which instances watch `fd`.
+pub fn watched_under(watchers: &Watchers, fd: c_int) -> Watched {
+    let all = watchers.lock();
+    let forked = all.iter().filter(|r| r.is_under(fd)).map(|r| r.instance().is_some_and(|i| i.was_forked()));
+    forked.fold(Watched::No, |found, forked| match (found, forked) {
+        (Watched::Elsewhere, _) | (_, true) => Watched::Elsewhere,
+        _ => Watched::Here,
+    })
+}
+
 /// `fd` is being closed, and is not the last descriptor of its socket.
 pub fn outlive(sock: &Socket, fd: c_int) {
-    let (watched, forked) = {
-        let all = sock.watchers.lock();
-        let mine = || all.iter().filter(|r| r.is_under(fd));
-        (mine().next().is_some(), mine().filter_map(Registration::instance).any(|instance| instance.was_forked()))
-    };
-    if watched && sock.stream.is_some() && (forked || !sock.holds_alone()) {
+    let watched = watched_under(&sock.watchers, fd);
+    let apart = sock.stream.is_some() && (watched == Watched::Elsewhere || !sock.holds_alone());
+    if watched != Watched::No && apart {
         // Another process may have the instance as well, and for it a registration that moves would be a different
         // one. So the registration stays the kernel's, and the stream must stay there too, because the
         // library does not poll it any more for threads that wait on the instance alone.
@@ -60,7 +78,7 @@ pub fn outlive(sock: &Socket, fd: c_int) {
         }
         return leave_to_kernel(&sock.watchers, fd);
     }
-    if watched {
+    if watched != Watched::No {
         outlive_as_duplicate(&sock.watchers, &sock.outliving, fd);
     }
 }

@@ -12,7 +12,9 @@ use parking_lot::Mutex;
 
 use super::{Epoll, Shared};
 use crate::os::lingering;
-use crate::watched::{come_back, end_outliving, forget_fd, outlive_as_duplicate};
+use crate::watched::{
+    come_back, end_outliving, forget_fd, leave_to_kernel, outlive_as_duplicate, watched_under, Watched,
+};
 
 /// The descriptors that name one instance. Changed only by threads that hold the instance's lock.
 pub(super) struct Numbers {
@@ -123,8 +125,16 @@ impl Epoll {
         if !others_left {
             forget_fd(&observers.instances, fd, false);
             end_outliving(&observers.instances, &observers.outliving, false);
-        } else if observers.instances.lock().iter().any(|r| r.is_under(fd)) {
-            outlive_as_duplicate(&observers.instances, &observers.outliving, fd);
+            return;
+        }
+        match watched_under(&observers.instances, fd) {
+            Watched::No => {}
+            Watched::Here => outlive_as_duplicate(&observers.instances, &observers.outliving, fd),
+            // As for a connection: see `watched::outlive`. The helper polls for those that see the kernel's view.
+            Watched::Elsewhere => {
+                leave_to_kernel(&observers.instances, fd);
+                self.nest();
+            }
         }
     }
 }
