@@ -3,6 +3,7 @@ through a shared folder and nothing else, and without it they stay on TCP with a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -242,10 +243,13 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A program that has become another user does not end with its parent.
+        # A program that has become another user does not end with its parent. One that is killed leaves its
+        # folder in /dev/shm, and the number of its namespace is given to another one.
         if self.process.poll() is None:
             for pid in children(self.process.pid):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(PATIENCE_S)
         self.process.kill()
         self.process.wait()
 
