@@ -83,12 +83,19 @@ def test_every_kind_of_record_is_read(tmp_path: Path) -> None:
             names = {name.split(": ")[-1] for name in record.series}
             kernel = "udp" if file.stem.startswith("datagrams") else "tcp"
             assert record.kind == "bench" and len(counts) == 1 and {kernel, "shm"} <= names
-    datagrams = analysis.load(RESULTS / "datagrams.json")["64 B: shm"]
-    assert len(datagrams.runs) == 5 and datagrams.link_share == pytest.approx(0.99, abs=0.01)
-    assert datagrams.runs[0].percentile(99) == 2275 and datagrams.runs[0].figures["lost"] == 0.00018
+    # The records are made again from time to time: what is right is what the file says.
+    file = RESULTS / "datagrams.json"
+    datagrams = analysis.load(file)["64 B: shm"]
+    rounds = json.loads(file.read_text())["sizes"][0]["library"]["rounds"]
+    assert datagrams.link_share == pytest.approx(sum(each["on_link"] for each in rounds) / len(rounds))
+    for found, written in zip(datagrams.runs, rounds, strict=True):
+        assert found.percentile(99) == pytest.approx(1000 * written["round_trip_us"]["p99"])
+        assert found.figures["lost"] == written["lost"] and found.rate_per_s == written["packets_per_s"]
     kit = analysis.load(RESULTS / "rxe/polled")
     assert (kit.kind, kit.simulated) == ("kit", False) and "emulation" in kit.warnings[0]
-    assert kit["send"].runs[0].percentile(50) == pytest.approx(441_343, rel=1e-3)
+    group = json.loads((RESULTS / "rxe/polled/meta.json").read_text())["groups"][0]
+    assert group["name"] == "send"
+    assert kit["send"].runs[0].percentile(50) == pytest.approx(group["p50_ns"], rel=1e-3)
     run = analysis.load(simulated(tmp_path))
     assert (run.kind, run.simulated, run.warnings) == ("sim", True, ("the run is unfinished",))
     assert run["set"].runs[0].rate_per_s == 12 and run["set"].runs[0].percentile(99) == 2000
@@ -98,9 +105,9 @@ def test_every_kind_of_record_is_read(tmp_path: Path) -> None:
         {"path": "verbs", "error": "no device"},
     ]
     lat.write_text(json.dumps({"version": 1, "count": 9, "sizes": [{"size": 8, "paths": paths}] * 1}))
-    found = analysis.load(lat)
-    assert list(found.series) == ["tcp"]
-    assert [tail.value for tail in analysis.percentiles(found["tcp"])] == [5000, None, None, 9000]
+    measured = analysis.load(lat)
+    assert list(measured.series) == ["tcp"]
+    assert [tail.value for tail in analysis.percentiles(measured["tcp"])] == [5000, None, None, 9000]
 
 
 def test_a_busy_machine_is_named(tmp_path: Path) -> None:
