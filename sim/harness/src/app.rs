@@ -8,6 +8,7 @@ use std::time::Duration;
 use netacc_device::loopback::anchor::AnchorState;
 use netacc_device::{Anchor, AnchorError};
 use netacc_driver::{Endpoint, Readiness, Shutdown, StreamCell};
+use netacc_program::pattern;
 use netacc_proto::{Failure, Reason};
 use netacc_socket::{
     Connection, Errno, Expected, Incoming, MemoryCall, MemorySocket, Next, Outgoing, Receiving, SendWait, Sending,
@@ -18,7 +19,7 @@ use crate::connection::{key, SuspendedSend};
 use crate::descriptor::{Descriptor, Handle, OUT};
 use crate::io::Io;
 use crate::world::World;
-use crate::{bytes, Broken, Check, What};
+use crate::{Broken, Check, What};
 
 /// As `DEMOTE_PATIENCE` of the library.
 const DEMOTE_PATIENCE: Duration = Duration::from_secs(2);
@@ -152,7 +153,7 @@ impl World {
         let Some((endpoint, cell)) = self.open_side(c, s) else { return Ok(Io::Blocked) };
         let mut buf = std::mem::take(&mut self.buffer);
         buf.resize(want.max(1), 0);
-        bytes::fill(key(c, s), self.connections[c].directions[s].written, &mut buf);
+        pattern::fill(key(c, s), self.connections[c].directions[s].written, &mut buf);
         let suspended = self.connections[c].sides[s].suspended.take();
         if suspended.is_none() && self.goes_direct(more) && endpoint.send_slice_direct(&cell, &buf) {
             return Ok(self.sent_direct(c, s, buf));

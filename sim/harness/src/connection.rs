@@ -5,10 +5,11 @@ use std::sync::Arc;
 use netacc_device::loopback::anchor::AnchorWire;
 use netacc_device::Instant;
 use netacc_driver::StreamCell;
+use netacc_program::{pattern, Wrong};
 use netacc_socket::{Errno, Sending, Waited};
 
-use crate::bytes;
 use crate::descriptor::Descriptor;
+use crate::torn::torn_record;
 use crate::{Broken, Check, What};
 
 /// A write in the middle of a wait.
@@ -89,13 +90,13 @@ impl Connection {
         let direction = &mut self.directions[1 - side];
         let at = direction.read;
         let wrong = |b: &[u8]| {
-            bytes::mismatch(key(number, 1 - side), at, b).is_some() || at + b.len() as u64 > direction.written
+            pattern::mismatch(key(number, 1 - side), at, b).is_some() || at + b.len() as u64 > direction.written
         };
         // A peer that dies within the first seven bytes of a marker leaves its reader with those and the end that its
         // kernel sends: no protocol on a byte stream can tell.
-        let torn = if direction.died && wrong(bytes) { bytes::torn_record(direction.torn, bytes) } else { 0 };
+        let torn = if direction.died && wrong(bytes) { torn_record(direction.torn, bytes) } else { 0 };
         let bytes = &bytes[..bytes.len() - torn];
-        if let Some((position, found, expected)) = bytes::mismatch(key(number, 1 - side), at, bytes) {
+        if let Some(Wrong { position, expected, found }) = pattern::mismatch(key(number, 1 - side), at, bytes) {
             let detail = format!(
                 "connection {number} side {side} read {found:#04x} for {expected:#04x} at position {position} ({} bytes from {at})",
                 bytes.len()
@@ -146,5 +147,5 @@ impl Connection {
 
 /// Names the bytes of a direction.
 pub(crate) fn key(connection: usize, writer: usize) -> u64 {
-    (connection as u64 * 2 + writer as u64 + 1) << 32
+    pattern::key(connection as u32, writer as u8)
 }

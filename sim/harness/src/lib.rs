@@ -16,7 +16,6 @@
 //! There is no thread, clock or sleep in a run, and nothing iterates in hash order: a seed replays exactly.
 
 mod app;
-mod bytes;
 mod connection;
 mod datagrams;
 mod delivery;
@@ -33,6 +32,7 @@ mod process;
 mod program;
 mod scheduler;
 mod tcp;
+mod torn;
 mod trace;
 mod world;
 
