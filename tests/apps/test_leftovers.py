@@ -3,6 +3,7 @@ nothing for long if it is killed."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -178,6 +179,28 @@ def test_files_of_other_users_are_left_alone(program: Path) -> None:
         for folder in strange:
             (folder / "table").unlink(missing_ok=True)
             folder.rmdir()
+
+
+#: Runs a command while another user has the name of its namespace's folder.
+TAKEN = f"""
+name=/dev/shm/{PREFIX}$(stat -Lc %i /proc/self/ns/net)
+mkdir -m 700 $name && chown {NOBODY} $name
+"$@"
+ls -d $name*
+rmdir $name
+"""
+
+
+def test_a_name_that_another_user_took_keeps_nobody_apart(program: Path, tmp_path: Path) -> None:
+    """Namespaces have the numbers of ones that have ended, and any user can make folders."""
+    command: list[str | Path] = [binaries() / "netacc_run", "-F", "1", program]
+    command += ["none", "-", "-", "1", "2", "20000"]
+    text = run([*APART, "sh", "-c", TAKEN, "sh", *command], NETACC_EXIT_STATS=str(tmp_path / "counted"))
+    assert "0 wrong, 0 stopped" in text and text.endswith("status 0"), text
+    # The last to leave has removed the folder with another name.
+    assert len([word for word in text.split() if word.startswith(str(SHM))]) == 1
+    counted = [json.loads(line)["cnt"] for line in (tmp_path / "counted").read_text().splitlines()]
+    assert sum(each["tx_bytes_link"] for each in counted) > 0
 
 
 def test_many_come_and_go_at_once(program: Path) -> None:

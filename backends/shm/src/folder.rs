@@ -4,8 +4,10 @@
 //! which no other user can replace the directory: others would not get at any connection so, but could keep processes
 //! from finding each other.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use netacc_device::DeviceError;
@@ -25,7 +27,41 @@ pub(crate) fn directory_in(folder: &Path, group: Option<u32>) -> Result<PathBuf,
         let what = "a folder NACC_SHM_DIR in which other users can replace nothing (chmod 700 or 1777)";
         return Err(DeviceError::Unavailable { what, source: None });
     }
-    Ok(folder.join(name(group)))
+    Ok(not_of_others(&folder.join(name(group)), group))
+}
+
+/// Names tried where others have put something under the first ones. Arbitrary.
+const MOST_NAMES: u32 = 1024;
+/// Names tried beyond the first free one: what was put under that name may have gone again. Arbitrary.
+const BEYOND_FREE: u32 = 8;
+
+/// The directory at `path`, or, if another user has put something there, at the first of `path.1`, `path.2`, ... at which
+/// nobody has. One that exists and is this user's, or the group's, comes before a free name.
+///
+/// Any user can put anything at these names, and would keep this one's processes from finding each other otherwise. A name
+/// that becomes free while processes use a later one is left to those, unless it is far before it.
+pub(crate) fn not_of_others(path: &Path, group: Option<u32>) -> PathBuf {
+    let mut free: Option<(u32, PathBuf)> = None;
+    for number in 0..MOST_NAMES {
+        if free.as_ref().is_some_and(|(first, _)| number > first + BEYOND_FREE) {
+            break;
+        }
+        let candidate = match number {
+            0 => path.to_owned(),
+            _ => PathBuf::from(format!("{}.{number}", path.display())),
+        };
+        match std::fs::symlink_metadata(&candidate) {
+            Ok(found) if is_usable(&found, group) => return candidate,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && free.is_none() => free = Some((number, candidate)),
+            _ => {}
+        }
+    }
+    free.map_or_else(|| path.to_owned(), |(_, candidate)| candidate)
+}
+
+/// Whether it is a directory of this user, or of the group.
+fn is_usable(found: &Metadata, group: Option<u32>) -> bool {
+    found.is_dir() && (found.uid() == sys::euid() || group == Some(found.gid()))
 }
 
 /// The directory of this user, or of the group.
@@ -47,4 +83,37 @@ pub(crate) fn check_identity(group: Option<u32>) -> Result<(), DeviceError> {
         return Err(DeviceError::Unavailable { what, source });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if what others put at the names of a user would keep its processes apart, or off their links.
+    #[test]
+    fn names_that_others_took_are_passed_over() {
+        let parent = std::env::temp_dir().join(format!("netacc-names-{}", sys::pid()));
+        std::fs::create_dir(&parent).expect("a new name");
+        let path = parent.join("netacc-0");
+        let numbered = |n: u32| PathBuf::from(format!("{}.{n}", path.display()));
+        assert_eq!(not_of_others(&path, None), path);
+        // Neither a file nor a link is a directory, whoever has put it there.
+        std::fs::write(&path, "").expect("permitted");
+        std::os::unix::fs::symlink(&parent, numbered(1)).expect("permitted");
+        assert_eq!(not_of_others(&path, None), numbered(2));
+        std::fs::create_dir(numbered(2)).expect("permitted");
+        assert_eq!(not_of_others(&path, None), numbered(2));
+        // The first name becomes free: processes are at the other one.
+        std::fs::remove_file(&path).expect("it is there");
+        assert_eq!(not_of_others(&path, None), numbered(2));
+        // Directories of others are no different from files; a group's may be any member's.
+        let found = std::fs::symlink_metadata(numbered(2)).expect("it is there");
+        assert!(is_usable(&found, None) && is_usable(&found, Some(found.gid())));
+        if sys::euid() == 0 {
+            std::os::unix::fs::chown(numbered(2), Some(5), Some(6)).expect("root may");
+            assert_eq!(not_of_others(&path, None), path);
+            assert_eq!(not_of_others(&path, Some(6)), numbered(2));
+        }
+        std::fs::remove_dir_all(&parent).expect("it is ours");
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! * the directory is ours (owner, mode, no symbolic link), so no other user can put anything in it; with an explicit
-//!   group, its members can;
+//!   group, its members can. Where another user has taken its name, it has a later one;
 //! * registering and leaving happen under the table's lock, held for microseconds; a lock that cannot be taken soon
 //!   makes the backend unavailable, never a hang;
 //! * the last process to leave removes file and directory; one that has opened the file meanwhile detects this and
@@ -209,11 +209,16 @@ fn sweep_siblings(own: &Path, group: Option<u32>, names: &Names) -> usize {
     let Ok(folder) = std::fs::read_dir(parent) else { return 0 };
     let directories = folder.take(MOST_SIBLINGS).flatten().filter(|entry| {
         let name = entry.file_name();
-        let digits = name.as_bytes().strip_prefix(prefix.as_bytes());
-        digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
+        name.as_bytes().strip_prefix(prefix.as_bytes()).is_some_and(is_numbered)
     });
     let others = directories.map(|entry| entry.path()).filter(|path| path != own);
     others.map(|path| sweep_abandoned(&path, names)).sum()
+}
+
+/// Whether the end of a name is a namespace's number, which another one may follow: see [`folder::not_of_others`].
+fn is_numbered(end: &[u8]) -> bool {
+    let is_number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    end.splitn(2, |byte| *byte == b'.').all(is_number)
 }
 
 /// Removes a directory of ours if no process in its table lives. Returns the number of freed entries.
@@ -258,7 +263,8 @@ fn directory(config: &ShmConfig) -> Result<PathBuf, DeviceError> {
         return folder::directory_in(folder, config.group);
     }
     let namespace = sys::namespace("net").map_err(os("stat of /proc/self/ns/net"))?;
-    Ok(format!("{PARENT}/{}{namespace}", prefix(config.group)).into())
+    let first = PathBuf::from(format!("{PARENT}/{}{namespace}", prefix(config.group)));
+    Ok(folder::not_of_others(&first, config.group))
 }
 
 /// The beginning of the names of the directories of this user, or of the group. The network namespace follows.
