@@ -14,7 +14,7 @@ import pytest
 
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.modes import Mode
-from tests.apps.lib.paths import RESULTS, binaries, missing_binaries
+from tests.apps.lib.paths import PROGRAMS, RESULTS, binaries, missing_binaries
 from tests.apps.lib.results import Result, Results
 
 RESULTS_KEY = pytest.StashKey[Results]()
@@ -46,6 +46,15 @@ def public_tmp() -> Iterator[Path]:
         folder = Path(name)
         folder.chmod(0o755)
         yield folder
+
+
+@pytest.fixture(scope="session")
+def old_kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that starts others as on a kernel without the younger system calls."""
+    built = tmp_path_factory.mktemp("old_kernel") / "old_kernel"
+    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / "old_kernel.c"], check=True, timeout=60)
+    return built
 
 
 @pytest.fixture

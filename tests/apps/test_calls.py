@@ -543,3 +543,13 @@ def test_bytes_written_past_a_link_end_the_connection(calls: Path, tmp_path: Pat
     assert seen.text.endswith("status 2")
     assert os.strerror(errno.ECONNRESET) in seen.text
     assert "received: by ring" not in seen.text
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("case", ["masks", "raw_waits"])
+def test_a_call_that_the_kernel_lacks_fails(case: str, old_kernel: Path, calls: Path) -> None:
+    """`epoll_pwait2`, which Linux 5.10 does not have: also while the library could answer, on a link."""
+    before: list[str | Path] = [old_kernel, "440"]
+    natively = run([*before, calls, case, "0"])
+    assert "epoll_pwait2" in natively and "ENOSYS" in natively and natively.endswith("status 0"), natively
+    assert run([*before, binaries() / "netacc_run", "-F", "1", calls, case, str(ROUNDS)]) == natively

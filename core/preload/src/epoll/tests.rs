@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use super::*;
 
@@ -79,4 +80,12 @@ fn a_stream_that_is_not_watched_any_more_is_not_away() {
     assert_eq!(watching.counted(), (1, false));
     shared.forget_streams();
     assert_eq!(watching.counted(), (0, true));
+}
+
+/// Breaks if a wait ended before its time-out where the kernel takes no shorter unit, or never.
+#[test]
+fn time_outs_are_rounded_up() {
+    let nanoseconds = [None, Some(0), Some(1), Some(1_000_000), Some(1_000_001), Some(u64::MAX)];
+    let rounded = nanoseconds.map(|ns| waiting::milliseconds(ns.map(Duration::from_nanos)));
+    assert_eq!(rounded, [-1, 0, 1, 1, 2, c_int::MAX]);
 }

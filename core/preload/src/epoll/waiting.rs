@@ -18,7 +18,7 @@ use crate::anchor::anchor_event;
 use crate::os::access::{self, is_beyond};
 use crate::os::asleep::Asleep;
 use crate::os::clock::{self, now};
-use crate::os::errno::set_errno;
+use crate::os::errno::{errno, set_errno};
 use crate::os::{poll, real};
 use crate::runtime::{self, Runtime};
 use crate::spin::Waiting;
@@ -532,16 +532,16 @@ fn raw_wait(
         set_errno(libc::EINTR);
         return -1;
     }
-    let ms = match timeout {
-        None => -1,
-        Some(t) if t.is_zero() => 0,
-        Some(t) if t.subsec_nanos() % 1_000_000 == 0 && t.as_millis() < c_int::MAX as u128 => t.as_millis() as c_int,
-        Some(t) => {
-            let ts = clock::timespec(t);
-            // SAFETY: the array has that much room; the mask is the caller's.
-            return unsafe { real::epoll_pwait2(epfd, events, room, &ts, mask) };
+    if let Some(t) = timeout.filter(|t| t.subsec_nanos() % 1_000_000 != 0) {
+        let ts = clock::timespec(t);
+        // SAFETY: the array has that much room; the mask is the caller's.
+        let n = unsafe { real::epoll_pwait2(epfd, events, room, &ts, mask) };
+        // Linux has the call since 5.11, glibc since 2.35, valgrind not at all. A filter may refuse it.
+        if n >= 0 || !matches!(errno(), libc::ENOSYS | libc::EPERM | libc::EACCES) {
+            return n;
         }
-    };
+    }
+    let ms = milliseconds(timeout);
     // SAFETY: the array has that much room; the mask is the caller's.
     unsafe {
         if mask.is_null() {
@@ -550,6 +550,11 @@ fn raw_wait(
             real::epoll_pwait(epfd, events, room, ms, mask)
         }
     }
+}
+
+/// A time-out in the unit of `epoll_wait`, not shorter than it; -1 is none.
+pub(super) fn milliseconds(timeout: Option<Duration>) -> c_int {
+    timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(c_int::MAX))
 }
 
 /// The kernel's events for a descriptor, except for an error that the application has already seen.

@@ -12,7 +12,7 @@ use crate::epoll::{self, Epoll};
 use crate::ops::ending;
 use crate::os::deferral::Busy;
 use crate::os::errno::fail;
-use crate::os::poll::KERNEL_MASK_LEN;
+use crate::os::poll::{has_epoll_pwait2, KERNEL_MASK_LEN};
 use crate::os::{access, actions, confinement, inside, limits, real};
 use crate::table::{self, Entry};
 use crate::wait;
@@ -138,6 +138,9 @@ pub unsafe fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let limit = time_limit(timeout).ok()?;
+    if !has_epoll_pwait2() {
+        return None;
+    }
     // SAFETY: as the C function.
     unsafe { epoll_wait(epfd, events, limit, mask) }
 }

@@ -4,10 +4,11 @@
 
 use std::ffi::{c_int, c_long, c_ulong};
 use std::mem::{size_of, MaybeUninit};
+use std::sync::OnceLock;
 
 use libc::{pollfd, sigset_t, timespec};
 
-use super::errno::errno;
+use super::errno::{errno, set_errno};
 use super::{limits, real};
 
 /// The result of `poll` for one descriptor now.
@@ -26,6 +27,23 @@ pub(crate) fn wait(fds: &mut [pollfd], time: *const timespec, mask: *const sigse
         return wait_by_select(fds, time, mask);
     }
     n
+}
+
+/// Whether the kernel has `epoll_pwait2`: Linux since 5.11, but not in valgrind. Where it has not, a program that asks for
+/// it must be told each time, also while the library could answer by itself.
+pub(crate) fn has_epoll_pwait2() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        let (saved, now) = (errno(), timespec { tv_sec: 0, tv_nsec: 0 });
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        let (events, time) = ((&raw mut event) as c_long, (&raw const now) as c_long);
+        // By number: an older C library does not have the function, but programs make the call. SAFETY: valid pointers.
+        // There is no such descriptor.
+        let n = unsafe { real::syscall(libc::SYS_epoll_pwait2, -1, events, 1, time, 0, 0) };
+        let is_absent = n < 0 && errno() == libc::ENOSYS;
+        set_errno(saved);
+        !is_absent
+    })
 }
 
 const BITS: usize = c_ulong::BITS as usize;

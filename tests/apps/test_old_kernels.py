@@ -1,0 +1,36 @@
+"""Programs as on the kernels of Alibaba Cloud Linux 3 and Enterprise Linux 8, which lack younger system calls.
+
+The library's own use of such calls must not fail the program's.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from tests.apps.lib import counters
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.net import free_port, wait_listening
+
+#: The last system call of each: see `old_kernel.c`.
+LAST = {"4.18": 334, "5.10": 440}
+REQUESTS = 100_000
+VALUE_BYTES = 64
+
+
+@pytest.mark.parametrize("kernel", LAST)
+def test_a_server_with_timers(kernel: str, old_kernel: Path, lab: Lab) -> None:
+    """redis-server waits for its next timer. After some polls that is no whole number of milliseconds."""
+    before = [str(old_kernel), str(LAST[kernel])]
+    port = str(free_port())
+    serve: list[str | Path] = ["redis-server", "--port", port, "--bind", "127.0.0.1", "--save", ""]
+    server = lab.start("redis-server", [*serve, "--dir", lab.folder], accelerated=True, before=before)
+    wait_listening(int(port), server)
+    load = f"redis-benchmark -p {port} -t set --csv -n {REQUESTS} -d {VALUE_BYTES}"
+    printed = lab.start("redis-benchmark", load.split(), accelerated=True, before=before).finish(100)
+    assert [row["test"] for row in csv.DictReader(io.StringIO(printed))] == ["SET"]
+    seen = counters.totals(server)
+    lab.expect_link(seen, who="server", payload_bytes=REQUESTS * VALUE_BYTES, share=0.8)
