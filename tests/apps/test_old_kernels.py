@@ -1,12 +1,15 @@
-"""Programs as on the kernels of Alibaba Cloud Linux 3 and Enterprise Linux 8, which lack younger system calls.
+"""Programs as on the kernels of Alibaba Cloud Linux 3 and Enterprise Linux 8.
 
-The library's own use of such calls must not fail the program's.
+These lack younger system calls. The library's own use of such calls must not fail the program's.
 """
 
 from __future__ import annotations
 
 import csv
+import errno
 import io
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +37,30 @@ def test_a_server_with_timers(kernel: str, old_kernel: Path, lab: Lab) -> None:
     assert [row["test"] for row in csv.DictReader(io.StringIO(printed))] == ["SET"]
     seen = counters.totals(server)
     lab.expect_link(seen, who="server", payload_bytes=REQUESTS * VALUE_BYTES, share=0.8)
+
+
+#: Exchanges bytes with itself, and asks twice that the connection be closed by a call of Linux 5.9.
+CLOSES = """
+import ctypes, os, socket
+
+listener = socket.create_server(("127.0.0.1", 0))
+ends = [socket.create_connection(listener.getsockname()), listener.accept()[0]]
+
+def exchange(rounds):
+    for _ in range(rounds):
+        for out, into in (ends, ends[::-1]):
+            out.sendall(bytes(64))
+            assert len(into.recv(64, socket.MSG_WAITALL)) == 64
+
+exchange(3000)
+libc, number = ctypes.CDLL(None, use_errno=True), ends[0].fileno()
+for answer in (libc.syscall(436, number, number, 0), libc.close_range(number, number, 0)):
+    print(answer, os.strerror(ctypes.get_errno()))
+exchange(1000)
+"""
+
+
+def test_ranges_of_descriptors_are_kept_where_they_cannot_be_closed(old_kernel: Path, lab: Lab) -> None:
+    before = [str(old_kernel), str(LAST["4.18"])]
+    program = lab.start("closes", [sys.executable, "-c", CLOSES], accelerated=True, before=before)
+    assert program.finish(60) == 2 * f"-1 {os.strerror(errno.ENOSYS)}\n"
