@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ BURSTS = 400
 SHARE = 0.1
 #: Of test_calls' datagrams that are to take the ring: two phases of 40, without those before there is a flow.
 WARM = 10
+#: On a busy machine all datagrams may have gone before there is a flow.
+ATTEMPTS = 5
 #: While two threads sleep, it is not known which one a datagram wakes.
 WITHOUT_SHARE = {"threads"}
 #: Those whose sockets stay in the kernel.
@@ -279,12 +282,15 @@ def test_drops_are_counted(lab: Lab) -> None:
 def test_another_holder_receives_what_was_in_a_ring(way: str, lab: Lab) -> None:
     """Breaks if a datagram is lost, doubled or overtaken when a socket is inherited or sent in a message."""
     native, _ = calls(lab, "kernel", f"datagram_holders {way}", accelerated=False)
-    ours, seen = calls(lab, "rings", f"datagram_holders {way}", accelerated=True)
-    assert ours == native
-    numbers = [int(number) for line in ours for number in line.split()[1:]]
-    assert numbers == list(range(len(numbers))) and len(numbers) >= NUMBERS
-    # They were in the ring, or nothing is shown. The first ones may have taken the kernel.
-    assert max(one.taken_back for one in seen) >= NUMBERS // 2, seen
+    for attempt in range(ATTEMPTS):
+        ours, seen = calls(lab, f"rings-{attempt}", f"datagram_holders {way}", accelerated=True)
+        assert ours == native
+        numbers = [int(number) for line in ours for number in line.split()[1:]]
+        assert numbers == list(range(len(numbers))) and len(numbers) >= NUMBERS
+        # They were in the ring, or nothing is shown. The first ones may have taken the kernel.
+        if max(one.taken_back for one in seen) >= NUMBERS // 2:
+            return
+    pytest.fail(f"the datagrams were not in the ring: {seen}")
 
 
 @pytest.mark.parametrize("way", ["child", "parent", "options", "both"])
@@ -292,14 +298,65 @@ def test_another_holder_receives_what_was_in_a_ring(way: str, lab: Lab) -> None:
 def test_a_socket_has_rings_again_when_one_process_holds_it(way: str, lab: Lab) -> None:
     """Breaks if a forked process never has rings, has them beside another holder, or misses an option."""
     native, _ = calls(lab, "kernel", f"datagram_returns {way}", accelerated=False)
-    ours, seen = calls(lab, "rings", f"datagram_returns {way}", accelerated=True)
-    assert ours == native
-    on_links = sum(one.received_link for one in seen)
-    if way == "both":
-        assert on_links == 0, seen
-    else:
+    for attempt in range(ATTEMPTS):
+        ours, seen = calls(lab, f"rings-{attempt}", f"datagram_returns {way}", accelerated=True)
+        assert ours == native
+        on_links = sum(one.received_link for one in seen)
+        if way == "both":
+            assert on_links == 0, seen
+            return
         # Both ends have received most of them there; a time slice that ends makes one of them sleep.
-        assert on_links > EXCHANGES // 2, seen
+        if on_links > EXCHANGES // 2:
+            return
+    pytest.fail(f"most datagrams have taken the kernel: {seen}")
+
+
+#: What keeps a socket in the kernel that its holder has got from another program.
+PASSED = {
+    "rights": "",
+    "rights-kept": "shared",
+    "exec": "",
+    "shell": "",
+    "inetd": "",
+    "after": "",
+    "option": "kernel-option",
+    "group": "reuse-port",
+    "instance": "kernel-wait",
+}
+
+
+#: Enough to look for other holders many times, and to receive from rings if there are any.
+MOVED = 2000
+PATIENCE_S = 60.0
+
+
+def until_moved(pid: str, way: str) -> dict[str, int | str]:
+    """The UDP socket of a process, once it has moved enough by the `way`."""
+    command = [str(binaries() / "netacc_ss"), "-p", pid, "-s", "sock", "--json"]
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        shown = subprocess.run(command, capture_output=True, text=True, check=False)
+        # A process that has not needed the library yet does not answer.
+        found: list[dict[str, int | str]] = json.loads(shown.stdout)["udp"] if shown.returncode == 0 else []
+        if found and int(found[0][way]) >= MOVED:
+            return found[0]
+        assert time.monotonic() < deadline, found
+
+
+@pytest.mark.parametrize("way", list(PASSED))
+@pytest.mark.usefixtures("library")
+def test_a_passed_socket_has_rings_if_one_process_holds_it(way: str, lab: Lab) -> None:
+    """Breaks if a received socket never has rings, or has some beside another holder or a kernel's option."""
+    program = [sys.executable, "-m", "tests.apps.programs.datagram_passed"]
+    holder = lab.start("holder", [*program, way], accelerated=True)
+    port = holder.wait_line("port").split()[1]
+    pid = holder.wait_line("holder").split()[1]
+    client = lab.start("client", [*program, "client", port], accelerated=True, interactive=True)
+    reason = PASSED[way]
+    seen = until_moved(pid, "rx_kernel" if reason else "rx_link")
+    assert seen["reason"] == reason and (not reason or seen["rx_link"] == 0), seen
+    client.end_input_quietly()
+    assert client.wait() == holder.wait() == 0
 
 
 @pytest.mark.parametrize("way", ["exec-of-both", "exec-of-both-with-one"])

@@ -6,10 +6,9 @@
 //! rings first, and to say so before they sleep ([`Datagram::sleep`]).
 //!
 //! Invariants:
-//! * a ring is used only by the process that has made it. A socket that may have another holder (a forked child, a
-//!   receiver of SCM_RIGHTS) is the kernel's alone from then on ([`Datagram::leave_to_kernel`]), and the datagrams in its
-//!   rings are sent again by the kernel, by their senders ([`Outgoing::resend`]). If all other holders are forked processes
-//!   of the [`family`](crate::family), it may have rings again once none of them holds it any more ([`Datagram::unshare`]);
+//! * a ring is used only by the process that has made it. A socket that may have another holder is the kernel's alone from
+//!   then on ([`Datagram::leave_to_kernel`]), and the datagrams in its rings are sent again by the kernel, by their senders
+//!   ([`Outgoing::resend`]). [`Sharing`] has the states, and shows when it may have rings again;
 //! * a flow's source address is one from which this socket has received a datagram of the kernel's;
 //! * a receiver says that it is awake only while no thread of the process sleeps on the socket.
 //!
@@ -23,6 +22,7 @@ mod messages;
 mod origin;
 mod outgoing;
 mod resent;
+mod sharing;
 #[cfg(test)]
 mod tests;
 mod whereabouts;
@@ -45,24 +45,18 @@ pub use messages::{add_dropped, joined, Control, Messages, Values, MOST as MOST_
 pub use origin::Origin;
 pub use outgoing::{Closing, Destination, Outgoing, Way};
 use resent::Resent;
+pub use sharing::{KernelOnly, Sharing, State};
 use whereabouts::Whereabouts;
 
-use crate::family::{self, Id};
+use crate::holders::Sender;
 use crate::os::clock::{now, timespec};
 
 /// A UDP socket of the program.
 pub struct Datagram {
     /// Descriptors of this process that refer to it.
     pub descriptors: AtomicU32,
-    /// A [`KernelOnly`]; 0 while there may be flows. Above it the number of times that other processes were given the
-    /// socket, in steps of [`SHARE`].
-    kernel_only: AtomicU32,
-    /// Its record in the [`family`], once a process has forked with it; 0 where not all holders are entered in one.
-    family: AtomicU32,
-    /// An inherited epoll instance watches it, or another process does by one: its events are the kernel's.
-    is_watched: AtomicBool,
-    /// The count of [`Datagram::kernel_calls`] at which its holders are looked up next.
-    lookup_at: AtomicU32,
+    /// The processes that may hold it.
+    sharing: Sharing,
     /// It has, or may have, rings to receive from.
     linked: AtomicBool,
     /// The flows on links that bring it datagrams. A thread polls them without the lock of [`Datagram::incoming`], which the
@@ -94,51 +88,6 @@ pub struct Datagram {
 /// A flow on a link, and the endpoint that polls it.
 pub type Polled = (&'static Endpoint, Arc<ReceivingFlow>);
 
-/// Why a socket has no flows: for good, but for the first reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelOnly {
-    /// Other processes may hold it: a child of a fork, or who has got it in a message. [Ends](Datagram::unshare) once
-    /// no other process holds it, if all of them are of the family.
-    Shared = 1,
-    /// An option that only the kernel can honour.
-    Option,
-    /// `SO_REUSEPORT`: the kernel chooses among several sockets.
-    ReusePort,
-    /// A wait that only the kernel can end: a nested or one-shot interest of epoll, or an io_uring.
-    Watched,
-    /// There is no device within the host, or `NACC_DATAGRAMS` is 0.
-    Off,
-    /// The program has confined itself.
-    Confined,
-    /// It was shut down or closed.
-    Ended,
-}
-
-impl KernelOnly {
-    const ALL: [KernelOnly; 7] = [
-        KernelOnly::Shared,
-        KernelOnly::Option,
-        KernelOnly::ReusePort,
-        KernelOnly::Watched,
-        KernelOnly::Off,
-        KernelOnly::Confined,
-        KernelOnly::Ended,
-    ];
-
-    /// As `netacc_ss` shows it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            KernelOnly::Shared => "shared",
-            KernelOnly::Option => "kernel-option",
-            KernelOnly::ReusePort => "reuse-port",
-            KernelOnly::Watched => "kernel-wait",
-            KernelOnly::Off => "switched-off",
-            KernelOnly::Confined => "sandboxed",
-            KernelOnly::Ended => "ended",
-        }
-    }
-}
-
 /// Datagrams of a socket, by direction and way.
 #[derive(Default)]
 pub struct Counts {
@@ -160,10 +109,7 @@ impl Default for Datagram {
     fn default() -> Datagram {
         Datagram {
             descriptors: AtomicU32::new(1),
-            kernel_only: AtomicU32::new(0),
-            family: AtomicU32::new(0),
-            is_watched: AtomicBool::new(false),
-            lookup_at: AtomicU32::new(PUBLISH_AFTER),
+            sharing: Sharing::default(),
             linked: AtomicBool::new(false),
             polled: Mutex::default(),
             sleepers: AtomicU32::new(0),
@@ -210,14 +156,6 @@ pub const KERNEL_LOOKS: u32 = 32;
 /// A process that moves fewer datagrams through a socket does not look for flows. Arbitrary.
 const PUBLISH_AFTER: u32 = 4;
 
-/// One more process has got the socket, in [`Datagram::kernel_only`].
-const SHARE: u32 = 1 << 8;
-const REASON: u32 = SHARE - 1;
-
-/// The holders are looked up again after as many calls as there were, and after no more than this. Arbitrary: a look reads a file
-/// of `/proc` for each of them.
-const MOST_BETWEEN_LOOKUPS: u32 = 4096;
-
 /// How long a receiver may delay the end of a socket that has sent to it on a link: a receiver whose process is stopped does not
 /// answer. Arbitrary, much longer than a round trip.
 const CLOSING_PATIENCE: Duration = Duration::from_millis(200);
@@ -225,63 +163,26 @@ const CLOSING_PATIENCE: Duration = Duration::from_millis(200);
 const CLOSING_INTERVAL: Duration = Duration::from_micros(20);
 
 impl Datagram {
-    /// A forked child's copy of its parent's socket, which both hold: the kernel's alone. The child reads the program's options from
-    /// the kernel once it holds the socket alone. Takes no lock.
+    /// A forked child's copy of its parent's socket. The child reads the program's options from the kernel once it holds the
+    /// socket alone. Takes no lock.
     pub fn inherited_from(parent: &Datagram) -> Datagram {
-        let socket = Datagram::default();
-        socket.kernel_only.store(KernelOnly::Shared as u32, Ordering::Relaxed);
-        if !parent.is_watched.load(Ordering::Relaxed) {
-            socket.family.store(parent.family(), Ordering::Relaxed);
-        }
-        socket
+        Datagram { sharing: Sharing::inherited_from(&parent.sharing), ..Datagram::default() }
+    }
+
+    /// A socket that came from another process, or with which the program was started.
+    pub fn received(sender: Sender) -> Datagram {
+        Datagram { sharing: Sharing::received(sender), ..Datagram::default() }
+    }
+
+    /// The processes that may hold it.
+    pub fn sharing(&self) -> &Sharing {
+        &self.sharing
     }
 
     /// Whether only the kernel's socket counts.
     #[inline]
     pub fn is_kernel_only(&self) -> bool {
-        self.kernel_only.load(Ordering::Acquire) & REASON != 0
-    }
-
-    /// Why only the kernel's socket counts; `None` if flows may be made.
-    pub fn kernel_only(&self) -> Option<KernelOnly> {
-        let code = self.kernel_only.load(Ordering::Acquire) & REASON;
-        KernelOnly::ALL.into_iter().find(|why| *why as u32 == code)
-    }
-
-    /// Its record in the family; 0: none.
-    pub fn family(&self) -> Id {
-        self.family.load(Ordering::Acquire)
-    }
-
-    /// A child is about to hold it, too. `family`: the record in which both are entered; `None`: not all holders are entered in
-    /// one, so that it is shared for good. `is_watched`: an epoll instance watches it, which the child inherits.
-    pub fn share(&self, family: Option<Id>, is_watched: bool) {
-        match family {
-            Some(family) => self.family.store(family, Ordering::Release),
-            // The record stays this process's, to be left when it closes the socket.
-            None => self.stays_in_kernel(),
-        }
-        self.is_watched.fetch_or(is_watched, Ordering::Relaxed);
-        self.keep_in_kernel(KernelOnly::Shared);
-    }
-
-    /// Only the kernel's socket counts from now on in every process that holds it: what the program does with it concerns
-    /// all of them.
-    pub fn stays_in_kernel(&self) {
-        family::lend(self.family());
-    }
-
-    /// How often it was given to other processes, if these may leave it again. See [`unshare`](Datagram::unshare).
-    pub fn shares(&self) -> Option<u32> {
-        let state = self.kernel_only.load(Ordering::Acquire);
-        (state & REASON == KernelOnly::Shared as u32 && self.family() != 0).then_some(state)
-    }
-
-    /// This process alone holds it, as was found after [`shares`](Datagram::shares) returned `seen`: flows may be made again.
-    /// `false`: it was given away since, or is the kernel's for another reason.
-    pub fn unshare(&self, seen: u32) -> bool {
-        let free = seen & !REASON;
-        self.kernel_only.compare_exchange(seen, free, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.sharing.is_kernel_only()
     }
 
     /// Whether it may have rings to receive from.
@@ -336,15 +237,14 @@ impl Datagram {
             return false;
         }
         if self.is_kernel_only() {
-            return calls >= self.lookup_at.load(Ordering::Relaxed) && self.shares().is_some();
+            return self.sharing.is_lookup_due(calls);
         }
         self.number.load(Ordering::Relaxed) == 0
     }
 
     /// The holders are being looked up.
     pub fn postpone_lookup(&self) {
-        let calls = self.kernel_calls.load(Ordering::Relaxed);
-        self.lookup_at.store(calls.saturating_add(calls.min(MOST_BETWEEN_LOOKUPS)), Ordering::Relaxed);
+        self.sharing.postpone_lookup(self.kernel_calls.load(Ordering::Relaxed));
     }
 
     /// Its number in [`Flows`]; `None` before it has one.
@@ -517,10 +417,9 @@ impl Datagram {
         Some(asleep)
     }
 
-    /// Only the kernel's socket, of which `fd` is a descriptor, counts from now on. Datagrams that are in rings can still be
-    /// received. Returns the queue pairs of its flows, to be ended.
-    pub fn leave_to_kernel(&self, why: KernelOnly, fd: c_int) -> Vec<QueuePairId> {
-        self.keep_in_kernel(why);
+    /// Only the kernel's socket, of which `fd` is a descriptor, counts from now on: [`Sharing`] says why. Datagrams that are in
+    /// rings can still be received. Returns the queue pairs of its flows, to be ended.
+    pub fn leave_to_kernel(&self, fd: c_int) -> Vec<QueuePairId> {
         self.finish_links(fd);
         let mut flows = self.outgoing.lock().end_all(fd, &self.counts);
         let mut incoming = self.incoming.lock();
@@ -532,19 +431,7 @@ impl Datagram {
     /// Other processes will hold it, too: what is in its rings comes by the kernel. Returns the queue pairs of its rings, to be
     /// ended.
     pub fn give_back(&self) -> Vec<QueuePairId> {
-        self.keep_in_kernel(KernelOnly::Shared);
         self.incoming.lock().give_back_all()
-    }
-
-    fn keep_in_kernel(&self, why: KernelOnly) {
-        let _ = self.kernel_only.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            let (before, shares) = (state & REASON, state & !REASON);
-            match why {
-                KernelOnly::Shared => Some(shares.wrapping_add(SHARE) | if before == 0 { why as u32 } else { before }),
-                // The first reason that is for good stays.
-                _ => [0, KernelOnly::Shared as u32].contains(&before).then_some(shares | why as u32),
-            }
-        });
     }
 
     /// Ends the flows on links that it sends, and sends by the kernel what their receivers do not take from them.

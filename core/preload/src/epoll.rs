@@ -54,6 +54,7 @@ mod observers;
 mod shared;
 mod sleepers;
 mod subscriber;
+pub mod unknown;
 mod waiting;
 
 pub use ctl::{ctl, is_parked};

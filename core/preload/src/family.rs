@@ -151,6 +151,19 @@ pub fn lend(id: Id) {
     }
 }
 
+/// The socket stays in the kernel in each process that holds it, for the reason `why`, which is not 0 and has no meaning here. The
+/// first reason stays.
+pub fn keep(id: Id, why: u32) {
+    if let Some(region) = region() {
+        region.keep(id, why);
+    }
+}
+
+/// Why the socket stays in the kernel in each process that holds it; 0 if it does not.
+pub fn kept(id: Id) -> u32 {
+    region().map_or(0, |region| region.kept(id))
+}
+
 /// This process is about to run another program, or with `false` continues after an attempt that has failed.
 pub fn set_replaced(replaced: bool) {
     if let (Some(region), me @ 1..) = (region(), SELF.load(Relaxed)) {

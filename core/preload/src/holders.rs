@@ -3,9 +3,10 @@
 //! library.
 //!
 //! A connection leaves its link before such a process gets its socket ([`lend`](crate::leaving::lend)), because that
-//! process may use it unseen. It may be promoted again once none of them holds the socket. Only the kernel has that
-//! information, and shows it in `/proc/<pid>/fd`. The helper thread searches there (`search`) when a connection is due
-//! for promotion. The search finds a holder or proves that there is none:
+//! process may use it unseen. It may be promoted again once none of them holds the socket. A UDP socket leaves its rings and
+//! comes back likewise ([`Sharing`](crate::datagram::Sharing)). Only the kernel has that information, and shows it in
+//! `/proc/<pid>/fd`. The helper thread searches there (`search`) when a connection is due for promotion, or a UDP socket has
+//! moved some datagrams. The search finds a holder or proves that there is none:
 //!
 //! * It lists the processes again until a list names no new one, because a holder may start another process and end
 //!   before it is visited.
@@ -42,7 +43,7 @@ pub enum Sender {
     Starter,
 }
 
-/// A connection's information on its unseen holders.
+/// A socket's information on its unseen holders.
 #[derive(Default)]
 pub struct Loans {
     /// How often the socket was given away since it was last known to be held by no unseen process.
@@ -98,6 +99,26 @@ impl Loans {
         if !self.wanted.swap(true, Ordering::AcqRel) {
             rt.search_holders();
         }
+    }
+
+    /// Whether a search is wanted; from now on none is.
+    fn take_wanted(&self) -> bool {
+        self.wanted.swap(false, Ordering::AcqRel)
+    }
+
+    /// The process that a search has found to hold it.
+    fn holder(&self) -> Option<u32> {
+        Some(self.holder.load(Ordering::Relaxed)).filter(|holder| *holder != 0)
+    }
+
+    fn record_holder(&self, pid: u32) {
+        self.holder.store(pid, Ordering::Relaxed);
+    }
+
+    /// No unseen process holds it, unless it was given away since [`count`](Loans::count) returned `seen`.
+    fn end(&self, seen: u32) {
+        self.holder.store(0, Ordering::Relaxed);
+        let _ = self.count.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Whether a process whose descriptors may not be read has to be taken for a holder; see the module.

@@ -26,7 +26,7 @@ mod notices;
 mod options;
 
 pub use callers::{Callers, Place};
-pub use options::{int, keep_as_reported, needs_kernel, read_all_from_kernel, read_from_kernel, Options};
+pub use options::{int, keep_as_reported, kernel_only, needs_kernel, read_all_from_kernel, read_from_kernel, Options};
 
 use notices::Notices;
 

@@ -28,7 +28,7 @@ use netacc_driver::{Endpoint, StreamCounters};
 use netacc_proto::{Phase, Reason};
 
 use crate::answers::Answers;
-use crate::datagram::{Datagram, KernelOnly};
+use crate::datagram::Datagram;
 use crate::leaving;
 use crate::os::clock::now;
 use crate::os::clock::timespec;
@@ -487,7 +487,7 @@ fn datagram(fd: RawFd, socket: &Datagram) -> DatagramSocketStats {
         remote: peer::name(fd, real::getpeername),
         rings_in,
         rings_out,
-        reason: socket.kernel_only().map(KernelOnly::as_str).or(why).unwrap_or_default().into(),
+        reason: socket.sharing().state().reason().or(why).unwrap_or_default().into(),
         rx_link: count(&counts.rx_link),
         tx_link: count(&counts.tx_link),
         rx_kernel: count(&counts.rx_kernel),

@@ -18,7 +18,6 @@ use netacc_proto::Reason;
 
 use super::links::{self, Refused};
 use crate::datagram::{local_address, wants, Address, Datagram, Destination, KernelOnly, Pending, Ring, Wanted};
-use crate::family;
 use crate::os::errno::{errno, set_errno};
 use crate::os::sockopt;
 use crate::probes;
@@ -82,9 +81,21 @@ impl Request {
     }
 }
 
-/// Withdraws a socket that was announced, and ends the socket's flows: only the kernel's socket counts from now on.
+/// Only the kernel's socket counts from now on, for good: withdraws it, if it was announced, and ends its flows.
 pub fn withdraw(socket: &Datagram, fd: c_int, why: KernelOnly) {
-    let flows = socket.leave_to_kernel(why, fd);
+    socket.sharing().keep(why);
+    leave(socket, fd);
+}
+
+/// As [`withdraw`], in every process that holds the socket, as far as they know each other.
+pub fn withdraw_for_all(socket: &Datagram, fd: c_int, why: KernelOnly) {
+    socket.sharing().keep_for_all(why);
+    leave(socket, fd);
+}
+
+/// Withdraws a socket that is the kernel's now, if it was announced, and ends its flows.
+fn leave(socket: &Datagram, fd: c_int) {
+    let flows = socket.leave_to_kernel(fd);
     let Some(rt) = get() else { return };
     let Some(endpoint) = rt.endpoint() else { return };
     if let (Some(number), Some(local)) = (socket.number(), local_address(fd)) {
@@ -93,28 +104,35 @@ pub fn withdraw(socket: &Datagram, fd: c_int, why: KernelOnly) {
     end(rt, flows);
 }
 
-/// Gives the sockets of datagrams among these to processes that are entered nowhere: they stay in the kernel for good.
+/// A program is about to be started with the sockets of datagrams among these.
 pub fn lend(entries: &[(c_int, Arc<Entry>)]) {
-    for (_, socket) in sockets(entries) {
-        socket.share(None, false);
-    }
+    sockets(entries).for_each(|(_, socket)| socket.sharing().lend());
+    leave_rings(entries);
+}
+
+/// A message is about to carry these sockets of datagrams to another process.
+pub fn give_away(entries: &[(c_int, Arc<Entry>)]) {
+    sockets(entries).for_each(|(_, socket)| socket.sharing().keep_for_all(KernelOnly::Given));
     leave_rings(entries);
 }
 
 /// A child is about to inherit these. `known`: it is entered in the family.
 pub(super) fn before_fork(entries: &[(c_int, Arc<Entry>)], known: bool) {
-    let instances = || {
-        entries.iter().filter_map(|(_, entry)| match &**entry {
-            Entry::Epoll(epoll) => Some(epoll),
-            _ => None,
-        })
-    };
-    for (fd, socket) in sockets(entries) {
-        let may_return = known && (socket.kernel_only().is_none() || socket.shares().is_some());
-        let family = may_return.then(|| family::share(socket.family())).flatten();
-        socket.share(family, instances().any(|epoll| epoll.has_interest(fd)));
+    for (at, (_, entry)) in entries.iter().enumerate() {
+        let Entry::Datagram(socket) = &**entry else { continue };
+        // Several descriptors may name one socket.
+        let same = |(_, other): &&(c_int, Arc<Entry>)| Arc::ptr_eq(other, entry);
+        if !entries[..at].iter().any(|other| same(&other)) {
+            let is_watched = entries.iter().filter(same).any(|(fd, _)| is_watched(entries, *fd));
+            socket.sharing().share(known, is_watched);
+        }
     }
     leave_rings(entries);
+}
+
+/// Whether an epoll instance among these watches `fd`.
+fn is_watched(entries: &[(c_int, Arc<Entry>)], fd: c_int) -> bool {
+    entries.iter().any(|(_, entry)| matches!(&**entry, Entry::Epoll(epoll) if epoll.has_interest(fd)))
 }
 
 fn sockets(entries: &[(c_int, Arc<Entry>)]) -> impl Iterator<Item = (c_int, &Arc<Datagram>)> {
@@ -129,7 +147,7 @@ fn leave_rings(entries: &[(c_int, Arc<Entry>)]) {
     // Before any of them ends the flows that it sends: then it also sends what another one of them gives back.
     let given_back: Vec<_> = sockets(entries).flat_map(|(_, socket)| socket.give_back()).collect();
     for (fd, socket) in sockets(entries) {
-        withdraw(socket, fd, KernelOnly::Shared);
+        leave(socket, fd);
     }
     if let Some(rt) = get() {
         end(rt, given_back);

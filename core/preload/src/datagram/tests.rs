@@ -279,7 +279,7 @@ fn what_is_under_way_at_the_end_of_a_socket_is_sent_again() {
                     run(far);
                 }
             });
-            ends.source.socket.leave_to_kernel(KernelOnly::Ended, ends.source.fd());
+            ends.source.socket.leave_to_kernel(ends.source.fd());
             ended.store(true, Ordering::Relaxed);
         });
         run(far);
@@ -288,52 +288,6 @@ fn what_is_under_way_at_the_end_of_a_socket_is_sent_again() {
         let last = Some(b"last".to_vec());
         assert_eq!((by_kernel, by_link), if sleeps { (last, None) } else { (None, last) });
     }
-}
-
-/// Breaks if a socket had rings again although it was given away once more, or is the kernel's for another reason, or for good.
-#[test]
-fn a_shared_socket_comes_back_if_nothing_else_keeps_it_in_the_kernel() {
-    let shared = |family| {
-        let socket = Datagram::default();
-        socket.share(family, false);
-        socket
-    };
-    let socket = shared(Some(7));
-    let seen = socket.shares().expect("the others may leave it");
-    socket.share(Some(7), false);
-    assert!(!socket.unshare(seen), "one more has got it");
-    let seen = socket.shares().expect("as before");
-    assert!(socket.unshare(seen) && !socket.is_kernel_only());
-    assert_eq!(socket.shares(), None, "it is not shared");
-
-    let confined = shared(Some(7));
-    let seen = confined.shares().expect("as before");
-    drop(confined.leave_to_kernel(KernelOnly::Confined, -1));
-    assert!(!confined.unshare(seen) && confined.shares().is_none());
-    assert_eq!(confined.kernel_only(), Some(KernelOnly::Confined));
-    confined.share(Some(7), false);
-    assert_eq!(confined.kernel_only(), Some(KernelOnly::Confined), "that stays");
-
-    assert_eq!(shared(None).shares(), None, "processes that are entered nowhere may have it");
-    assert!(Datagram::inherited_from(&shared(Some(7))).shares().is_some());
-    let watched = shared(Some(7));
-    watched.share(Some(7), true);
-    assert_eq!(Datagram::inherited_from(&watched).shares(), None, "an inherited instance watches it");
-}
-
-/// Breaks if the holders were looked up at each datagram, or never again.
-#[test]
-fn the_holders_are_looked_up_after_as_many_datagrams_again() {
-    let socket = Datagram::default();
-    socket.share(Some(7), false);
-    let mut at = Vec::new();
-    for call in 1..=20_000 {
-        if socket.count_kernel_call() {
-            socket.postpone_lookup();
-            at.push(call);
-        }
-    }
-    assert_eq!(at, [4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 12_288, 16_384]);
 }
 
 // Breaks if what is taken back from a ring goes by the kernel with another TTL or TOS than the program has asked for.
@@ -400,7 +354,6 @@ fn what_is_on_a_link_to_a_shared_socket_is_the_senders() {
     ends.source.socket.outgoing().follow_link(ends.source.fd(), &ends.to(), &ends.sending, &counts);
     assert_eq!(receive_with_marks(&ends.destination.kernel), Some((b"first".to_vec(), MARKS)));
     assert!(ends.destination.socket.incoming().take(false).is_none());
-    assert_eq!(ends.destination.socket.kernel_only(), Some(KernelOnly::Shared));
 }
 
 fn counted(flows: &Flows) -> u64 {

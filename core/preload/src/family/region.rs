@@ -46,6 +46,8 @@ struct Socket {
     joins: AtomicU32,
     /// Counts the programs that were started with the socket and enter themselves nowhere; 0 once none of them holds it.
     lent: AtomicU32,
+    /// Why it stays in the kernel in each process that holds it; 0 if it does not.
+    kept: AtomicU32,
     /// [`Member`]s, 0 for none.
     holders: [AtomicU64; HOLDERS],
 }
@@ -169,6 +171,7 @@ impl Region {
             }
             socket.holders.iter().for_each(|h| h.store(0, Relaxed));
             socket.lent.store(0, Relaxed);
+            socket.kept.store(0, Relaxed);
             Some(count << 16 | i as u32)
         })
     }
@@ -234,6 +237,18 @@ impl Region {
         if let Some(socket) = self.socket(id) {
             socket.lent.fetch_add(1, AcqRel);
         }
+    }
+
+    /// The socket stays in the kernel in each process that holds it. The first reason stays.
+    pub(super) fn keep(&self, id: Id, why: u32) {
+        if let Some(socket) = self.socket(id) {
+            let _ = socket.kept.compare_exchange(0, why, AcqRel, Relaxed);
+        }
+    }
+
+    /// Why it does; 0 if it does not.
+    pub(super) fn kept(&self, id: Id) -> u32 {
+        self.socket(id).map_or(0, |socket| socket.kept.load(Acquire))
     }
 
     /// The process `me` is about to run another program, or with `false` continues after an attempt that has failed.

@@ -1,6 +1,7 @@
 //! Searches for the processes that hold sockets unseen.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,22 +9,21 @@ use std::time::Duration;
 use netacc_device::Instant;
 
 use super::visit::Visit;
-use super::{processes, sees_processes, socket_number};
+use super::{processes, sees_processes, socket_number, Loans};
 use crate::family::{self, Others};
 use crate::os::clock::now;
-use crate::socket::Socket;
 use crate::table::{self, Entry};
 
-/// Searches that connections have requested. Only the helper has them.
+/// Searches that sockets have requested. Only the helper has them.
 pub(crate) struct Searches<'a> {
-    /// A connection has requested a search.
+    /// A socket has requested a search.
     requested: &'a AtomicBool,
     current: Option<Search>,
     not_before: Option<Instant>,
 }
 
 impl Searches<'_> {
-    /// None yet. Connections that need one set `requested`.
+    /// None yet. Sockets that need one set `requested`.
     pub(crate) fn new(requested: &AtomicBool) -> Searches<'_> {
         Searches { requested, current: None, not_before: None }
     }
@@ -60,7 +60,7 @@ impl Searches<'_> {
     }
 }
 
-/// A connection whose holders are searched for, and its known holders when the search began.
+/// A socket whose holders are searched for, and its known holders when the search began.
 struct Wanted {
     entry: Weak<Entry>,
     loans: u32,
@@ -82,22 +82,19 @@ struct Search {
 }
 
 impl Search {
-    /// For all connections that want one. `None` if there are none, or if nothing can be seen.
+    /// For all sockets that want one. `None` if there are none, or if nothing can be seen.
     fn begin() -> Option<Search> {
         let mut wanted = HashMap::new();
         let mut holders = HashSet::new();
         for (fd, entry) in table::entries() {
-            let Entry::Stream(sock) = &*entry else { continue };
-            if sock.fd.load(Ordering::Relaxed) != fd || !sock.loans.wanted.swap(false, Ordering::AcqRel) {
-                continue;
-            }
-            let (Some(cell), Some(number)) = (&sock.stream, socket_number(fd)) else { continue };
-            holders.extend(Some(sock.loans.holder.load(Ordering::Relaxed)).filter(|holder| *holder != 0));
+            let Some((loans, family)) = records(&entry).filter(|_| is_named_by(&entry, fd)) else { continue };
+            let Some(number) = loans.take_wanted().then(|| socket_number(fd)).flatten() else { continue };
+            holders.extend(loans.holder());
             let one = Wanted {
                 entry: Arc::downgrade(&entry),
-                loans: sock.loans.count(),
-                shares: cell.shares(),
-                unseen: family::unseen(sock.family.load(Ordering::Relaxed)),
+                loans: loans.count(),
+                shares: shares(&entry),
+                unseen: family::unseen(family),
             };
             wanted.insert(number, one);
         }
@@ -181,35 +178,59 @@ impl Search {
 }
 
 impl Wanted {
-    fn with<T>(&self, read: impl FnOnce(&Socket) -> T) -> Option<T> {
-        match self.entry.upgrade().as_deref() {
-            Some(Entry::Stream(sock)) => Some(read(sock)),
-            _ => None,
-        }
+    fn with<T>(&self, read: impl FnOnce(&Entry, &Loans, family::Id) -> T) -> Option<T> {
+        let entry = self.entry.upgrade()?;
+        let (loans, family) = records(&entry)?;
+        Some(read(&entry, loans, family))
     }
 
     fn suspects(&self, pid: u32) -> bool {
-        self.with(|sock| sock.loans.suspects(pid)).unwrap_or(false)
+        self.with(|_, loans, _| loans.suspects(pid)).unwrap_or(false)
     }
 
     fn record_holder(&self, pid: u32) {
-        self.with(|sock| sock.loans.holder.store(pid, Ordering::Relaxed));
+        self.with(|_, loans, _| loans.record_holder(pid));
     }
 
     /// No unseen process holds the socket, unless it was given away after the search has begun.
     fn record_alone(&self) {
-        self.with(|sock| {
-            let id = sock.family.load(Ordering::Relaxed);
+        self.with(|entry, loans, id| {
             family::expel(id, &self.unseen);
-            sock.loans.holder.store(0, Ordering::Relaxed);
-            let _ = sock.loans.count.compare_exchange(self.loans, 0, Ordering::AcqRel, Ordering::Relaxed);
-            if id == 0 || family::others(id) == Others::Absent {
-                sock.end_sharing(self.shares);
-                sock.publish();
-                // Its earlier request without a result was long ago.
-                sock.promotion.begin_again(sock.operations.load(Ordering::Relaxed));
+            loans.end(self.loans);
+            match entry {
+                Entry::Stream(sock) if id == 0 || family::others(id) == Others::Absent => {
+                    sock.end_sharing(self.shares);
+                    sock.publish();
+                    // Its earlier request without a result was long ago.
+                    sock.promotion.begin_again(sock.operations.load(Ordering::Relaxed));
+                }
+                Entry::Datagram(socket) => socket.sharing().look_up_soon(),
+                _ => {}
             }
         });
+    }
+}
+
+/// The information on the holders of a socket that other processes may hold: those that are entered nowhere, and the record in the
+/// family. `None` for what is no such socket.
+fn records(entry: &Entry) -> Option<(&Loans, family::Id)> {
+    match entry {
+        Entry::Stream(sock) if sock.stream.is_some() => Some((&sock.loans, sock.family.load(Ordering::Relaxed))),
+        Entry::Datagram(socket) => Some((socket.sharing().loans(), socket.sharing().family())),
+        _ => None,
+    }
+}
+
+/// Whether the socket is to be searched for by `fd`: several descriptors may name it.
+fn is_named_by(entry: &Entry, fd: c_int) -> bool {
+    !matches!(entry, Entry::Stream(sock) if sock.fd.load(Ordering::Relaxed) != fd)
+}
+
+/// How often a stream was shared. A datagram socket counts for itself.
+fn shares(entry: &Entry) -> u32 {
+    match entry {
+        Entry::Stream(sock) => sock.stream.as_ref().map_or(0, |cell| cell.shares()),
+        _ => 0,
     }
 }
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use netacc_driver::Endpoint;
 
-use super::options;
-use crate::control::flows::announced;
+use super::datagram;
+use crate::control::flows::{self, announced};
 use crate::control::{links, start};
 use crate::datagram::{local_address, peer_address, Address, Datagram, KernelOnly, Wanted};
-use crate::family::{self, Others};
+use crate::epoll::unknown;
+use crate::family::Others;
 use crate::os::errno::{errno, set_errno};
 
 /// Announces a socket that moves datagrams, so that flows to it can be made.
@@ -23,7 +24,7 @@ pub fn announce(socket: &Arc<Datagram>, fd: c_int) {
     let Some(local) = local_address(fd).filter(|local| local.port() != 0) else { return };
     let rt = start();
     let Some(endpoint) = rt.endpoint().filter(|_| rt.config.datagrams) else {
-        return drop(socket.leave_to_kernel(KernelOnly::Off, fd));
+        return flows::withdraw(socket, fd, KernelOnly::Off);
     };
     socket.set_address(local);
     socket.incoming().set_peer(peer_address(fd));
@@ -54,22 +55,36 @@ pub fn offer(fd: c_int, source: &Address) {
     }
 }
 
-/// Looks up the holders of a socket that other processes have held. Whether none of them holds it any more, so that flows may be
-/// made again.
-fn come_back(socket: &Datagram, fd: c_int) -> bool {
+/// Looks up the holders of a socket that other processes may have held. Whether none of them holds it any more, so that flows
+/// may be made again. Keeps errno.
+fn come_back(socket: &Arc<Datagram>, fd: c_int) -> bool {
     socket.postpone_lookup();
     let saved = errno();
-    let is_back = socket.shares().is_some_and(|seen| {
-        let alone = family::others(socket.family()) == Others::Absent;
-        if alone {
-            // Another holder may have set any of it.
-            options::read_datagram_options(socket, fd);
-            socket.outgoing().connected = None;
+    let sharing = socket.sharing();
+    let is_back = sharing.seen().is_some_and(|seen| match sharing.others() {
+        Others::Entered => false,
+        Others::Unseen => {
+            sharing.loans().want_search(start());
+            false
         }
-        alone && socket.unshare(seen)
+        Others::Absent => may_have_rings(socket, fd) && sharing.end(seen),
     });
     set_errno(saved);
     is_back
+}
+
+/// Reads from the kernel what another holder may have done with a socket that this process holds alone. Whether rings can serve
+/// it still; if not, it stays in the kernel.
+fn may_have_rings(socket: &Datagram, fd: c_int) -> bool {
+    let unknown_instance = || unknown::watches(fd).then_some(KernelOnly::Watched);
+    let why = socket.sharing().kept_for_all().or_else(|| datagram::needs_kernel(fd)).or_else(unknown_instance);
+    if let Some(why) = why {
+        flows::withdraw(socket, fd, why);
+        return false;
+    }
+    datagram::read_options(socket, fd);
+    socket.outgoing().connected = None;
+    true
 }
 
 /// Lets the helper request a ring for the datagrams to a destination.

@@ -170,8 +170,8 @@ pub unsafe fn accept_unknown(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t
 }
 
 /// A descriptor that came from another process, or from another program in this one. Records it if it is a socket of
-/// TCP or MPTCP: a listener to accept from it, a connection to promote it once no other process holds it. Returns
-/// whether it is such a socket. Keeps errno.
+/// TCP, MPTCP or UDP: a listener to accept from it, a connection to promote it once no other process holds it, a UDP socket to
+/// make flows for it then. Returns whether it is such a socket. Keeps errno.
 pub fn received(fd: c_int, sender: Sender) -> bool {
     if fd >= 0 {
         sandbox::before_first_socket();
@@ -182,17 +182,28 @@ pub fn received(fd: c_int, sender: Sender) -> bool {
     let saved = errno();
     let protocol = protocol(fd);
     let multipath = protocol == Some(libc::IPPROTO_MPTCP);
-    let known = multipath || protocol == Some(libc::IPPROTO_TCP);
+    let udp = is_udp(fd, protocol);
+    let known = udp || multipath || protocol == Some(libc::IPPROTO_TCP);
     if known {
         // The number's earlier file, if any, was closed unseen.
         ending::forget(fd);
+        let made = || match udp {
+            true => Entry::Datagram(Arc::new(Datagram::received(sender))),
+            false => from_elsewhere(fd, sender, multipath),
+        };
         match twin(fd) {
             Some(entry) => descriptors::share(entry, fd),
-            None => drop(table::insert(fd, Arc::new(from_elsewhere(fd, sender, multipath)))),
+            None => drop(table::insert(fd, Arc::new(made()))),
         }
     }
     set_errno(saved);
     known
+}
+
+/// Whether it is a UDP socket, given its protocol. Raw sockets can have that protocol, too.
+fn is_udp(fd: c_int, protocol: Option<c_int>) -> bool {
+    protocol == Some(libc::IPPROTO_UDP)
+        && sockopt::get_int(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_DGRAM)
 }
 
 /// The entry for a socket of TCP, or of MPTCP if `multipath`, that came from another process.
@@ -225,15 +236,29 @@ fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
     Entry::Stream(sock)
 }
 
-/// When the library is loaded: the connections that the program was started with. Standard input, output and error are left
-/// alone, because the C library reads and writes them unseen.
+/// When the library is loaded: the connections and UDP sockets that the program was started with. Standard input, output and
+/// error are left alone, because the C library reads and writes them unseen. But for a UDP socket without a peer, as inetd gives
+/// to a server that is to wait: the C library could not write to it.
 pub fn receive_from_starter() {
     let standard = [0, 1, 2].map(socket_number);
-    for fd in 3..HIGHEST_INHERITED {
-        let number = socket_number(fd);
-        if number.is_some() && !standard.contains(&number) && peer_address(fd).is_some() {
-            received(fd, Sender::Starter);
+    for fd in 0..HIGHEST_INHERITED {
+        let number = if fd < 3 { standard[fd as usize] } else { socket_number(fd) };
+        if number.is_some() {
+            receive_socket(fd, standard.contains(&number));
         }
+    }
+}
+
+/// Most programs are started with no socket.
+#[cold]
+#[inline(never)]
+fn receive_socket(fd: c_int, is_standard: bool) {
+    let takes = match peer_address(fd) {
+        Some(_) => !is_standard,
+        None => is_udp(fd, protocol(fd)),
+    };
+    if takes {
+        received(fd, Sender::Starter);
     }
 }
 
@@ -242,14 +267,15 @@ pub fn receive_from_starter() {
 const HIGHEST_INHERITED: c_int = 64;
 
 /// The existing entry for the socket of `fd`, which was given away or has come before. Its stream may have bytes that
-/// the kernel's socket does not have, such as those that were unread on a link whose peer is gone.
+/// the kernel's socket does not have, such as those that were unread on a link whose peer is gone; and a UDP socket its rings.
 fn twin(fd: c_int) -> Option<Arc<Entry>> {
     let wanted = socket_number(fd)?;
-    let is_twin = |entry: &Entry| match entry {
+    let is_twin = |other: c_int, entry: &Entry| match entry {
         Entry::Stream(sock) => sock.may_come_again() && sock.number() == Some(wanted),
+        Entry::Datagram(_) => socket_number(other) == Some(wanted),
         _ => false,
     };
-    table::entries().map(|(_, entry)| entry).find(|entry| is_twin(entry))
+    table::entries().find(|(other, entry)| is_twin(*other, entry)).map(|(_, entry)| entry)
 }
 
 /// `connect`.

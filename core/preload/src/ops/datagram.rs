@@ -14,9 +14,11 @@ use crate::datagram::Datagram;
 use crate::ops::message;
 use crate::os::access;
 
+mod options;
 mod receive;
 mod send;
 
+pub use options::{is_kernels, needs_kernel, read_options, record_option};
 pub use receive::{read, readv, recvfrom, recvmmsg, recvmsg};
 pub use send::{sendmmsg, sendmsg, sendto, write, writev};
 

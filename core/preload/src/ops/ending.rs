@@ -26,8 +26,7 @@ use crate::{family, queues, stats, switching, watched};
 pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
     let endpoint = runtime::get().and_then(Runtime::endpoint);
     if let Entry::Datagram(socket) = &**entry {
-        socket.stays_in_kernel();
-        flows::withdraw(socket, fd, KernelOnly::Ended);
+        flows::withdraw_for_all(socket, fd, KernelOnly::Ended);
     }
     let Entry::Stream(sock) = &**entry else {
         // SAFETY: no pointers.
@@ -118,7 +117,7 @@ pub fn forget(fd: c_int) {
         Entry::Datagram(socket) => {
             if socket.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
                 flows::withdraw(socket, fd, KernelOnly::Ended);
-                family::leave(socket.family());
+                socket.sharing().leave();
                 if let Some(rt) = runtime::get() {
                     flows::end(rt, socket.incoming().abandon());
                     rt.flows.absorb(socket);

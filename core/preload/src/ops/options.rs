@@ -11,137 +11,16 @@ use libc::socklen_t;
 use netacc_proto::Reason;
 
 use crate::control::flows;
-use crate::datagram::{wants, Datagram, KernelOnly};
+use crate::datagram::KernelOnly;
 use crate::ops::io::{self, Outgoing};
 use crate::ops::message::Target;
-use crate::ops::{descriptors, state};
+use crate::ops::{datagram, descriptors, state};
 use crate::os::errno::fail;
-use crate::os::sockopt::{SIOCOUTQNSD, SO_TIMESTAMPING_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMP_NEW};
-use crate::os::{access, real, sockopt};
+use crate::os::sockopt::SIOCOUTQNSD;
+use crate::os::{access, real};
 use crate::runtime::{self, Runtime};
-use crate::socket::{int, keep_as_reported, Socket};
+use crate::socket::{int, keep_as_reported, kernel_only, Socket};
 use crate::table::Entry;
-
-// Values that the `libc` crate lacks, or has for some targets only; the same on all that the library supports.
-const TCP_TX_DELAY: c_int = 37;
-const IP_RETOPTS: c_int = 7;
-const IP_PASSSEC: c_int = 18;
-const IPV6_2292PKTINFO: c_int = 2;
-const IPV6_2292HOPLIMIT: c_int = 8;
-const IPV6_RECVORIGDSTADDR: c_int = 74;
-const IPV6_FLOWINFO: c_int = 11;
-const IPV6_FLOWINFO_SEND: c_int = 33;
-const IP_CHECKSUM: c_int = 23;
-/// `SOF_TIMESTAMPING_TX_HARDWARE`, `_SOFTWARE`, `_SCHED`, `_ACK` and `_COMPLETION`.
-const TIMES_OF_SENDS: c_int = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
-
-/// Whether only the kernel can honour the option once it is not zero.
-fn kernel_only(level: c_int, name: c_int) -> bool {
-    match level {
-        libc::SOL_SOCKET => matches!(
-            name,
-            libc::SO_ATTACH_FILTER
-                | libc::SO_ATTACH_BPF
-                | libc::SO_TIMESTAMP
-                | libc::SO_TIMESTAMPNS
-                | libc::SO_TIMESTAMPING
-                | SO_TIMESTAMP_NEW
-                | SO_TIMESTAMPNS_NEW
-                | SO_TIMESTAMPING_NEW
-                | libc::SO_TXTIME
-                | libc::SO_MAX_PACING_RATE
-                | libc::SO_PEEK_OFF
-        ),
-        libc::IPPROTO_TCP => matches!(
-            name,
-            libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_MD5SIG | libc::TCP_ZEROCOPY_RECEIVE | TCP_TX_DELAY
-        ),
-        _ => false,
-    }
-}
-
-/// The options by which a program wants to know something of each datagram, and which of [`wants`] it is.
-const WANTED: [(c_int, c_int, u16); 13] = [
-    (libc::IPPROTO_IP, libc::IP_PKTINFO, wants::DESTINATION_V4),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, wants::DESTINATION_V6),
-    (libc::IPPROTO_IP, libc::IP_RECVTTL, wants::TTL),
-    (libc::IPPROTO_IP, libc::IP_RECVTOS, wants::TOS),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, wants::HOP_LIMIT),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, wants::TRAFFIC_CLASS),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, wants::TIME),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, wants::TIME),
-    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, wants::TIME),
-    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, wants::TIME),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, wants::TIMES),
-    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW, wants::TIMES),
-    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, wants::DROPS),
-];
-
-/// What a program wants to know of each datagram that sets this option: one of [`wants`].
-fn wanted(level: c_int, name: c_int) -> Option<u16> {
-    WANTED.iter().find(|option| (option.0, option.1) == (level, name)).map(|option| option.2)
-}
-
-/// Reads from the kernel what a program that has held the socket may have set. Options that only the kernel can honour are not
-/// among it: see [`Datagram::stays_in_kernel`].
-pub fn read_datagram_options(socket: &Datagram, fd: c_int) {
-    let value = |level, name| sockopt::get_int(fd, level, name).unwrap_or(0);
-    let on = WANTED.iter().filter(|(level, name, _)| value(*level, *name) != 0);
-    let wants = on.fold(0, |all, (_, _, bit)| all | bit);
-    let joins = value(libc::SOL_UDP, libc::UDP_GRO) != 0;
-    socket.set_options(wants, joins, value(libc::SOL_UDP, libc::UDP_SEGMENT) as u16);
-}
-
-/// Whether only the kernel can honour an option of UDP: rings carry no other control messages and no parts of datagrams, and
-/// filters and groups of sockets are the kernel's.
-fn datagram_kernel_only(level: c_int, name: c_int, value: &[u8]) -> bool {
-    match (level, wanted(level, name)) {
-        // The kernel puts the times of sends into a queue of its own.
-        (_, Some(wants::TIMES)) => int(value, 0).is_none_or(|flags| flags & TIMES_OF_SENDS != 0),
-        (_, Some(_)) => false,
-        (libc::SOL_SOCKET, None) => {
-            kernel_only(level, name) || [libc::SO_REUSEPORT, libc::SO_BINDTODEVICE, libc::SO_MARK].contains(&name)
-        }
-        (libc::IPPROTO_IP, None) => {
-            let control = [libc::IP_RECVORIGDSTADDR, IP_PASSSEC, IP_CHECKSUM];
-            control.contains(&name) || matches!(name, libc::IP_OPTIONS | libc::IP_TRANSPARENT | IP_RETOPTS)
-        }
-        (libc::IPPROTO_IPV6, None) => {
-            let control = [IPV6_2292PKTINFO, IPV6_2292HOPLIMIT, IPV6_RECVORIGDSTADDR, IPV6_FLOWINFO];
-            control.contains(&name) || matches!(name, libc::IPV6_PKTINFO | IPV6_FLOWINFO_SEND)
-        }
-        (libc::SOL_UDP, None) => !matches!(name, libc::UDP_SEGMENT | libc::UDP_GRO),
-        _ => false,
-    }
-}
-
-/// An option of a datagram socket was set.
-fn record_datagram_option(socket: &Datagram, fd: c_int, level: c_int, name: c_int, value: &[u8]) {
-    // A byte is enough for some of them.
-    let on = value.iter().take(size_of::<c_int>()).any(|byte| *byte != 0);
-    if let Some(bit) = wanted(level, name) {
-        return socket.set_wants(bit, on, fd, runtime::get().and_then(Runtime::endpoint));
-    }
-    match (level, name) {
-        (libc::IPPROTO_IP, libc::IP_TTL | libc::IP_TOS)
-        | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS | libc::IPV6_TCLASS) => {
-            let mut outgoing = socket.outgoing();
-            outgoing.marks = sockopt::marks(fd);
-        }
-        (libc::SOL_UDP, libc::UDP_SEGMENT) => {
-            let mut outgoing = socket.outgoing();
-            outgoing.segment = sockopt::get_int(fd, level, name).map_or(0, |segment| segment as u16);
-        }
-        (libc::SOL_UDP, libc::UDP_GRO) => {
-            socket.set_joins(on);
-            if on {
-                // Flows on links do not fit any more.
-                socket.end_flows(fd, runtime::get().and_then(Runtime::endpoint));
-            }
-        }
-        _ => {}
-    }
-}
 
 /// Whether setting `value` switches the option off, which needs no further action.
 fn switches_off(level: c_int, name: c_int, value: &[u8]) -> bool {
@@ -177,10 +56,9 @@ pub unsafe fn setsockopt(
     unsafe { std::ptr::copy_nonoverlapping(value.cast::<u8>(), copy.as_mut_ptr(), there) };
     let bytes = &copy[..there];
     match &**entry {
-        Entry::Datagram(socket) if datagram_kernel_only(level, name, bytes) && !switches_off(level, name, bytes) => {
+        Entry::Datagram(socket) if datagram::is_kernels(level, name, bytes) && !switches_off(level, name, bytes) => {
             let shares_port = (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEPORT);
-            socket.stays_in_kernel();
-            flows::withdraw(socket, fd, if shares_port { KernelOnly::ReusePort } else { KernelOnly::Option });
+            flows::withdraw_for_all(socket, fd, if shares_port { KernelOnly::ReusePort } else { KernelOnly::Option });
         }
         Entry::Datagram(_) => {}
         _ if kernel_only(level, name) && !switches_off(level, name, bytes) => leave_link(entry, fd),
@@ -202,7 +80,7 @@ pub unsafe fn setsockopt(
         _ => set(),
     };
     if let (Entry::Datagram(socket), 0) = (&**entry, rc) {
-        record_datagram_option(socket, fd, level, name, bytes);
+        datagram::record_option(socket, fd, level, name, bytes);
     }
     match (rc, level) {
         (0, libc::SOL_SOCKET) => record_option(entry, fd, name, bytes),
@@ -237,10 +115,7 @@ fn leave_link(entry: &Arc<Entry>, fd: c_int) {
         // If the peer does not answer, the kernel's answer to the call stands all the same.
         Entry::Stream(sock) => drop((Target { entry, sock, fd }).to_kernel(Reason::KernelOnly)),
         Entry::Idle(listener) => listener.kernel_only.store(true, Ordering::Relaxed),
-        Entry::Datagram(socket) => {
-            socket.stays_in_kernel();
-            flows::withdraw(socket, fd, KernelOnly::Option);
-        }
+        Entry::Datagram(socket) => flows::withdraw_for_all(socket, fd, KernelOnly::Option),
         Entry::Epoll(_) | Entry::Ring(_) => {}
     }
 }

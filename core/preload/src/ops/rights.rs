@@ -7,7 +7,7 @@ use libc::msghdr;
 use netacc_proto::Reason;
 
 use crate::control::flows;
-use crate::epoll::Epoll;
+use crate::epoll::{unknown, Epoll};
 use crate::holders::Sender;
 use crate::leaving;
 use crate::ops::{connection, ending};
@@ -30,7 +30,7 @@ pub unsafe fn release(msg: *const msghdr) {
             // If the peer does not answer, nothing more can be done here.
             Entry::Stream(sock) => drop(leaving::demote_for(sock, Reason::Shared)),
             Entry::Epoll(epoll) => epoll.give_away(),
-            Entry::Datagram(_) => flows::lend(&[(fd, entry.clone())]),
+            Entry::Datagram(_) => flows::give_away(&[(fd, entry.clone())]),
             Entry::Idle(_) | Entry::Ring(_) => {}
         }
     }
@@ -49,18 +49,12 @@ pub unsafe fn receive(channel: c_int, msg: *const msghdr) {
     let saved = errno();
     // SAFETY: the caller's promise.
     for fd in unsafe { rights_of(msg) } {
-        if !connection::received(fd, sender(channel)) && is_instance(fd) {
+        if !connection::received(fd, sender(channel)) && unknown::is_instance(fd) {
             ending::forget(fd);
             table::insert(fd, Arc::new(Entry::Epoll(Box::new(Epoll::received(fd)))));
         }
     }
     set_errno(saved);
-}
-
-/// Whether `fd` is an epoll instance: the kernel has no call for that.
-fn is_instance(fd: c_int) -> bool {
-    let _inside = inside::Inside::enter();
-    std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.as_os_str() == "anon_inode:[eventpoll]")
 }
 
 /// The process at the other end of a Unix socket: the one that has connected or listened, or that has made the pair. Keeps

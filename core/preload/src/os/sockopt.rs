@@ -17,6 +17,17 @@ pub fn get_int(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (rc == 0).then_some(value)
 }
 
+/// The length of an option whose value is no integer; 0 if it is not set. `None`: the kernel does not show it.
+pub fn len(fd: c_int, level: c_int, name: c_int) -> Option<usize> {
+    // As long as the IP options of a packet can be.
+    let mut value = [0u8; 40];
+    // The kernel writes as many instructions of a filter as it is given bytes, or tells their number.
+    let mut len = if name == libc::SO_ATTACH_FILTER { 0 } else { value.len() as socklen_t };
+    // SAFETY: a buffer and its length, both writable.
+    let rc = unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut len) };
+    (rc == 0).then_some(len as usize)
+}
+
 /// What the IP headers of a socket's datagrams say, by IPv4 and by IPv6.
 pub fn marks(fd: c_int) -> [Marks; 2] {
     let byte = |level, name| get_int(fd, level, name).map_or(0, |value| value as u8);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use libc::socklen_t;
 
 use crate::os::real;
-use crate::os::sockopt::get_int;
+use crate::os::sockopt::{get_int, SO_TIMESTAMPING_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMP_NEW};
 
 /// Their values.
 pub struct Options {
@@ -159,6 +159,34 @@ pub fn read_all_from_kernel(options: &Options, fd: c_int) {
     }
     let reports = get_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ).is_some_and(|on| on != 0);
     options.reports_queue.store(reports, Ordering::Relaxed);
+}
+
+// Missing in the `libc` crate. linux/tcp.h.
+const TCP_TX_DELAY: c_int = 37;
+
+/// Whether only the kernel can honour the option once it is not zero.
+pub fn kernel_only(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_ATTACH_FILTER
+                | libc::SO_ATTACH_BPF
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | libc::SO_TIMESTAMPING
+                | SO_TIMESTAMP_NEW
+                | SO_TIMESTAMPNS_NEW
+                | SO_TIMESTAMPING_NEW
+                | libc::SO_TXTIME
+                | libc::SO_MAX_PACING_RATE
+                | libc::SO_PEEK_OFF
+        ),
+        libc::IPPROTO_TCP => matches!(
+            name,
+            libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_MD5SIG | libc::TCP_ZEROCOPY_RECEIVE | TCP_TX_DELAY
+        ),
+        _ => false,
+    }
 }
 
 /// Whether another process has set an option that only the kernel can honour, as far as the kernel shows it.

@@ -38,6 +38,7 @@ fn region() -> Region {
             state: AtomicU32::new(0),
             joins: AtomicU32::new(0),
             lent: AtomicU32::new(0),
+            kept: AtomicU32::new(0),
             holders: std::array::from_fn(|_| AtomicU64::new(0)),
         }),
         next: AtomicU32::new(0),
