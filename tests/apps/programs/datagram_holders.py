@@ -1,13 +1,15 @@
 """A UDP socket that gets another holder while datagrams are in its ring: `datagram_holders.py WAY`.
 
 Prints what its holders have received, a line each: the name of the holder, and numbers. The datagrams come
-from another process, which sends them to a receiver that is awake and does not read.
+from another process, which sends them to a receiver that is awake and does not read. Every other one asks for
+a TTL and a type of service of its own, and the others have the socket's; each holder checks those.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 
@@ -23,11 +25,46 @@ MORE = 30
 #: No datagram takes longer.
 PATIENCE_S = 20
 
+#: linux/in.h; the module has no names for them.
+IP_RECVTTL, IP_RECVTOS = 12, 13
+#: For control messages.
+ROOM = 100
+#: Of the sending socket.
+OWN = (66, 0x20)
+
+
+def marks(number: int) -> tuple[int, int]:
+    """The TTL and type of service of a datagram."""
+    return OWN if number % 2 else (1 + number, 4 * (number % 60))
+
+
+def send(one: socket.socket, number: int) -> None:
+    ttl, tos = (struct.pack("i", value) for value in marks(number))
+    asks = [(socket.IPPROTO_IP, socket.IP_TTL, ttl), (socket.IPPROTO_IP, socket.IP_TOS, tos)]
+    one.sendmsg([number.to_bytes(4, "big")], [] if number % 2 else asks)
+
+
+def sending(port: int) -> socket.socket:
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, OWN[0])
+    one.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, OWN[1])
+    one.connect(("127.0.0.1", port))
+    return one
+
+
+def receiving() -> socket.socket:
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+    one.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
+    one.bind(("127.0.0.1", 0))
+    return one
+
+
 SENDER = f"""
 import socket, sys
+from tests.apps.programs.datagram_holders import send, sending
 port, more, numbers = int(sys.stdin.readline()), {MORE}, {NUMBERS}
-one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-one.connect(("127.0.0.1", port))
+one = sending(port)
 one.settimeout({PATIENCE_S})
 for _ in range({WARM}):
     one.send(b"warm")
@@ -37,7 +74,7 @@ for count in (numbers, more):
         sys.exit()
     first = 0 if count == numbers else numbers
     for number in range(first, first + count):
-        one.send(number.to_bytes(4, "big"))
+        send(one, number)
     print("sent", flush=True)
 answer = one.recv(10)
 print(answer.decode(), flush=True)
@@ -47,7 +84,15 @@ sys.stdin.readline()
 
 def numbers(one: socket.socket, count: int) -> list[int]:
     one.settimeout(PATIENCE_S)
-    return [int.from_bytes(one.recv(10), "big") for _ in range(count)]
+    return [receive(one) for _ in range(count)]
+
+
+def receive(one: socket.socket) -> int:
+    data, control, _, _ = one.recvmsg(10, ROOM)
+    number = int.from_bytes(data, "big")
+    found = {kind: int.from_bytes(value, sys.byteorder) for _, kind, value in control}
+    assert (found[socket.IP_TTL], found[socket.IP_TOS]) == marks(number), (number, found)
+    return number
 
 
 def show(name: str, found: list[int]) -> None:
@@ -142,14 +187,13 @@ def in_daemon(one: socket.socket, sender: Sender, port: int) -> None:
 
 def pair() -> tuple[socket.socket, socket.socket]:
     """Within one process: a socket with unread datagrams, and the one that has sent them."""
-    one, other = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
-    one.bind(("127.0.0.1", 0))
-    other.connect(one.getsockname())
+    one = receiving()
+    other = sending(one.getsockname()[1])
     for _ in range(WARM_ALONE):
         other.send(b"warm")
         one.recv(10)
     for number in range(NUMBERS):
-        other.send(number.to_bytes(4, "big"))
+        send(other, number)
     return one, other
 
 
@@ -250,8 +294,7 @@ def main() -> None:
         return
     holder = NextHolder(read_all) if way == "rights" else None
     sender = Sender()
-    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    one.bind(("127.0.0.1", 0))
+    one = receiving()
     port = serve(one, sender)
     if holder:
         by_rights(one, sender, holder)
