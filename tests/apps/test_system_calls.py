@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from tests.apps import system_calls
 from tests.apps.lib import golang
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.net import free_port, wait_listening
-from tests.apps.lib.paths import PROGRAMS
+from tests.apps.lib.paths import PROGRAMS, binaries
 from tests.apps.lib.process import Process
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -33,6 +34,10 @@ SCHEDULING = {
     "madvise",
 }
 REQUESTS = 200
+#: Round trips of datagrams.
+TRIPS = 3000
+#: On a busy machine all may be over before there is a flow.
+ATTEMPTS = 5
 MESSAGE = b"PING\r\n"
 #: How a server waits for a request, and how many calls more than natively each request takes. A connection
 #: may get a link while a thread waits for it. So a thread looks before it sleeps in `poll`, and a reader
@@ -48,6 +53,26 @@ def test_a_message_that_is_there_needs_no_system_call(tmp_path: Path) -> None:
 def test_two_sleepers_need_no_more_calls_than_to_sleep_and_to_wake(tmp_path: Path) -> None:
     """Each of two messages: the sender wakes, the receiver sleeps. TCP's own calls would be as many."""
     assert system_calls.of_round_trip(tmp_path, system_calls.CASES["asleep"]) < 4.5
+
+
+def test_a_datagram_for_a_sleeper_needs_one_call(tmp_path: Path) -> None:
+    """Breaks if a receiver that sleeps at once looks for a datagram before it blocks in the kernel's call."""
+    program = [sys.executable, "-m", "tests.apps.programs.datagram_ping_pong", str(TRIPS)]
+    # On one processor: then each end sleeps while the other one sends.
+    command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), str(binaries() / "netacc_run"), "-P", "0"]
+    for attempt in range(ATTEMPTS):
+        stats = tmp_path / f"stats-{attempt}"
+        calls = system_calls.counted(tmp_path, [*command, *program], NETACC_EXIT_STATS=str(stats))
+        ends = [json.loads(line)["cnt"] for line in stats.read_text().splitlines()]
+        # Without flows it is the kernel's socket in any case.
+        if [end["datagram_flows"] for end in ends] == [2, 2] and sum(
+            end["waits_slept"] for end in ends
+        ) > TRIPS:
+            break
+    else:
+        pytest.fail(f"the ends have no flows, or do not sleep: {ends}")
+    received = sum(end["datagrams_received_kernel"] for end in ends)
+    assert calls["recvmsg"] + calls["recvfrom"] - received < TRIPS / 10, (calls, received)
 
 
 @pytest.mark.parametrize("way", MORE)
