@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -159,6 +160,8 @@ def test_flows_come_back_after_their_links_have_died(siw: UpLab, host: int) -> N
 PATIENCE_MS = 60
 #: A difference that does not come back is one of timing.
 RUNS = 3
+#: Of the test that is `long`, for each device.
+MANY = int(os.environ.get("NETACC_LAB_PROGRAMS", "100"))
 #: Of the hosts' processes, for one program: far above any honest run.
 PROGRAM_SECONDS = 30
 
@@ -205,4 +208,4 @@ def test_generated_programs(siw: UpLab) -> None:
 @pytest.mark.timeout(3600)
 def test_many_generated_programs(pair: UpLab) -> None:
     with whole_wire(pair):
-        generated(pair, 100)
+        generated(pair, MANY)
