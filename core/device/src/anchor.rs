@@ -23,9 +23,11 @@ pub struct AnchorPosition {
     pub read: u64,
 }
 
-/// What an anchor shows of its end at one moment.
+/// The next event on an anchor, as far as it shows without being read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShownEnd {
+pub struct Shown {
+    /// There are unread bytes. Then the other two are false, whatever comes after the bytes.
+    pub unread: bool,
     /// As [`Anchor::is_ended`].
     pub ended: bool,
     /// As [`Anchor::is_broken`].
@@ -47,6 +49,12 @@ pub trait Anchor {
     /// cannot be determined exactly.
     fn position(&self) -> Option<AnchorPosition>;
 
+    /// Whether it has carried exactly these bytes. As [`position`](Anchor::position), in fewer system calls where that is
+    /// possible; `false` may also mean that it cannot be determined.
+    fn is_at(&self, counted: AnchorPosition) -> bool {
+        self.position() == Some(counted)
+    }
+
     /// Ends the outgoing direction (FIN).
     fn shutdown_write(&mut self) -> Result<(), AnchorError>;
 
@@ -62,9 +70,13 @@ pub trait Anchor {
     /// Whether the peer has ended its direction; unread bytes may be in front of the end.
     fn is_ended(&self) -> bool;
 
-    /// [`is_ended`](Anchor::is_ended) and [`is_broken`](Anchor::is_broken), in fewer system calls where that is possible.
-    fn shown_end(&self) -> ShownEnd {
-        ShownEnd { ended: self.is_ended(), broken: self.is_broken() }
+    /// [`unread`](Anchor::unread), [`is_ended`](Anchor::is_ended) and [`is_broken`](Anchor::is_broken), in fewer system
+    /// calls where that is possible. `low_water` is the anchor's SO_RCVLOWAT.
+    fn shown(&self, _low_water: u32) -> Shown {
+        match self.unread() {
+            0 => Shown { unread: false, ended: self.is_ended(), broken: self.is_broken() },
+            _ => Shown { unread: true, ..Shown::default() },
+        }
     }
 
     /// Whether the peer has ended its direction before anything else ended the connection, for a reader that has read

@@ -46,7 +46,7 @@ pub mod tables;
 mod work;
 
 #[cfg(feature = "std")]
-pub use anchor::{Anchor, AnchorError, AnchorPosition, ShownEnd};
+pub use anchor::{Anchor, AnchorError, AnchorPosition, Shown};
 #[cfg(feature = "std")]
 pub use cm::{
     CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, Obstacle, Receives, MAX_PRIVATE_DATA,

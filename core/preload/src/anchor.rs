@@ -3,11 +3,11 @@
 use std::ffi::c_int;
 use std::io;
 
-use netacc_device::{Anchor, AnchorError, AnchorPosition, ShownEnd};
+use netacc_device::{Anchor, AnchorError, AnchorPosition, Shown};
 use netacc_driver::AnchorEvent;
 
 use crate::os::poll;
-use crate::os::sockopt::{get_int, set_int};
+use crate::os::sockopt::{get_int, set_int, SIOCOUTQNSD};
 use crate::os::{lingering, real};
 use crate::runtime::in_kernel;
 
@@ -107,8 +107,17 @@ impl TcpInfo {
         let read = self.bytes_received.checked_sub(unread)?;
         Some(AnchorPosition { written: self.written()?, read })
     }
+
+    /// Whether the connection is established and has carried the bytes that this process has counted, of which `unread`
+    /// more have arrived. Two counts that agree need no third one to confirm them.
+    fn agrees(self, counted: AnchorPosition, unread: u64) -> bool {
+        self.state == ESTABLISHED
+            && self.written() == Some(counted.written)
+            && self.bytes_received == counted.read + unread
+    }
 }
 
+/// The number of bytes in a queue of the kernel's.
 fn queued(fd: c_int, request: libc::c_ulong) -> Option<u64> {
     let mut n: c_int = 0;
     // SAFETY: both requests write an int.
@@ -184,6 +193,13 @@ impl Anchor for FdAnchor {
         })
     }
 
+    /// In this order: bytes that arrive between the two calls make the sum too large. So counts that agree are those of one
+    /// moment.
+    fn is_at(&self, counted: AnchorPosition) -> bool {
+        let unread = queued(self.fd, libc::FIONREAD);
+        unread.zip(TcpInfo::of(self.fd)).is_some_and(|(unread, info)| info.agrees(counted, unread))
+    }
+
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {
         // SAFETY: no pointers.
         result(in_kernel(|| unsafe { real::shutdown(self.fd, libc::SHUT_WR) }) as isize).map(|_| ())
@@ -208,12 +224,20 @@ impl Anchor for FdAnchor {
         has_read_hang_up(self.fd) && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
     }
 
-    fn shown_end(&self) -> ShownEnd {
-        let events = poll::ready_events(self.fd, libc::POLLRDHUP);
-        if events == 0 {
-            return ShownEnd::default();
+    fn shown(&self, low_water: u32) -> Shown {
+        // With a higher mark the kernel does not report every byte.
+        let reports_bytes = low_water <= 1;
+        if !reports_bytes && self.unread() > 0 {
+            return Shown { unread: true, ..Shown::default() };
         }
-        ShownEnd { ended: self.is_ended(), broken: events & libc::POLLERR != 0 && self.unread() == 0 }
+        let events = poll::ready_events(self.fd, libc::POLLRDHUP | if reports_bytes { libc::POLLIN } else { 0 });
+        match events {
+            0 => Shown::default(),
+            libc::POLLIN => Shown { unread: true, ..Shown::default() },
+            // The end comes behind the unread bytes.
+            _ if self.unread() > 0 => Shown { unread: true, ..Shown::default() },
+            _ => Shown { unread: false, ended: self.is_ended(), broken: events & libc::POLLERR != 0 },
+        }
     }
 
     fn has_fin(&self, read: u64) -> Option<bool> {
@@ -239,6 +263,9 @@ impl Anchor for FdAnchor {
     }
 
     fn push(&mut self) {
+        if queued(self.fd, SIOCOUTQNSD) == Some(0) {
+            return;
+        }
         let tcp = libc::IPPROTO_TCP;
         let before = get_int(self.fd, tcp, libc::TCP_NODELAY);
         if before == Some(1) && get_int(self.fd, tcp, libc::TCP_CORK) != Some(1) {

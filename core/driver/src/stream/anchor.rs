@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::{AnchorError, Instant, ShownEnd};
+use netacc_device::{AnchorError, Instant};
 use netacc_proto::{
     AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Rest, Revival, RxSource, Span, CORKED_WORD, CREDIT_BLOCK_LEN,
     MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
 };
 
-use super::cell::StreamCell;
+use super::cell::{StreamCell, UNWATCHED};
 use super::guard::LockedStream;
 use super::states::Listed;
 use crate::endpoint::Timed;
@@ -83,6 +83,7 @@ impl StreamCell {
         }
         let mut guard = self.lock(endpoint);
         if guard.proto().is_plain() {
+            self.watched.store(UNWATCHED, Ordering::Release);
             return;
         }
         let found = guard.change(|stream| {
@@ -124,9 +125,8 @@ impl LockedStream<'_> {
                 _ => {}
             }
             let mut head = [0; RECORD_LEN];
-            // In this order: a reset that comes in between is handled next time, and a peek would take its error away.
-            let unread = inner.anchor.unread() > 0;
-            let shown = if unread { ShownEnd::default() } else { inner.anchor.shown_end() };
+            // A reset that comes after this is handled next time. Without unread bytes a peek would take its error away.
+            let shown = inner.anchor.shown(inner.tcp.low_water);
             if shown.broken && (inner.check_fin().is_some() || inner.proto.ends_by_link()) {
                 // The error stays where the next holder of the socket finds it.
                 inner.tcp.end.broken = true;
@@ -134,7 +134,7 @@ impl LockedStream<'_> {
                 return write;
             }
             let peeked =
-                if unread || shown.ended { inner.anchor.try_peek(&mut head) } else { Err(AnchorError::WouldBlock) };
+                if shown.unread || shown.ended { inner.anchor.try_peek(&mut head) } else { Err(AnchorError::WouldBlock) };
             if matches!(peeked, Ok(RECORD_LEN)) && inner.proto.expects_resume() && self.waits_for_link() {
                 return AnchorProgress::Unpolled;
             }

@@ -17,6 +17,9 @@ use crate::{Readiness, StreamCounters};
 /// A link of streams.
 pub type LinkCell = LinkOf<StreamCell>;
 
+/// No number of an owner's.
+pub(super) const UNWATCHED: u32 = u32::MAX;
+
 /// A stream of this process.
 pub struct StreamCell {
     /// Its number in the directory.
@@ -27,6 +30,8 @@ pub struct StreamCell {
     pub(super) sleepers: AtomicU32,
     /// For the owner: the number of the library's object for this stream.
     pub(super) tag: AtomicU32,
+    /// See [`StreamCell::begins_watch`].
+    pub(super) watched: AtomicU32,
     /// Threads blocked in the kernel on the anchor's incoming bytes; see [`StreamCell::block_in_kernel`].
     pub(super) kernel_readers: AtomicU32,
     /// The queue pair that sleepers sleep on, plus one; 0 for none yet.
@@ -152,6 +157,7 @@ impl StreamCell {
             ready: AtomicU32::new((Readiness::KERNEL_RX | Readiness::KERNEL_TX).bits()),
             sleepers: AtomicU32::new(0),
             tag: AtomicU32::new(u32::MAX),
+            watched: AtomicU32::new(UNWATCHED),
             kernel_readers: AtomicU32::new(0),
             sleep_qp: AtomicU32::new(0),
             shared: AtomicU32::new(0),
@@ -309,6 +315,13 @@ impl StreamCell {
     #[inline]
     pub fn low_water(&self) -> u32 {
         self.low_water.load(Ordering::Relaxed)
+    }
+
+    /// The owner is to watch the anchor for events, under this number of its own. Whether it has to begin now, or again:
+    /// an event of an anchor that carries the program's bytes is not handled, and a watcher that reports only changes does
+    /// not report it again.
+    pub fn begins_watch(&self, number: u32) -> bool {
+        self.watched.swap(number, Ordering::AcqRel) != number
     }
 
     /// The owner's mark.

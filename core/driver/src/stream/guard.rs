@@ -175,16 +175,18 @@ impl LockedStream<'_> {
     /// this process has moved, or else the descriptor is used in ways that the library does not see.
     pub(crate) fn count_positions(&mut self) -> Result<(), Reason> {
         let inner = &mut *self.inner;
-        match inner.anchor.position() {
-            Some(actual) => {
-                let expected = inner.tcp.recount || actual == inner.tcp.carried;
-                if !expected && !self.endpoint.sink().unseen_io(self.cell) {
-                    return Err(Reason::UnseenIo);
+        if inner.tcp.recount || !inner.anchor.is_at(inner.tcp.carried) {
+            match inner.anchor.position() {
+                Some(actual) => {
+                    let expected = inner.tcp.recount || actual == inner.tcp.carried;
+                    if !expected && !self.endpoint.sink().unseen_io(self.cell) {
+                        return Err(Reason::UnseenIo);
+                    }
+                    (inner.tcp.carried, inner.tcp.recount) = (actual, false);
                 }
-                (inner.tcp.carried, inner.tcp.recount) = (actual, false);
+                None if inner.tcp.recount => return Err(Reason::Shared),
+                None => {}
             }
-            None if inner.tcp.recount => return Err(Reason::Shared),
-            None => {}
         }
         inner.proto.set_positions(inner.tcp.carried.written, inner.tcp.carried.read);
         // The state belongs to the last link, which may have died with its queue full; and positions begin anew.

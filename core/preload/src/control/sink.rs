@@ -106,7 +106,7 @@ impl ReadySink for Sink {
         if !stream.is_opening() {
             probes::moved(fd as c_int, !plain, reason);
         }
-        if !plain && !stream.is_opening() {
+        if !plain && !stream.is_opening() && stream.begins_watch(fd) {
             rt.watch_anchor(fd as c_int, stream);
         }
         if let Some(link) = link {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use netacc_config::{Config, Expiry, LogLevel, Problem};
 use netacc_driver::{Endpoint, EndpointConfig, Sharing, IDLE_AFTER, STALL_PATIENCE};
-use netacc_proto::{CacheConfig, PreSharedKey, Reason};
+use netacc_proto::{CacheConfig, Nonce, PreSharedKey, Reason};
 use netacc_registry::{BackendFds, GiveBack};
 use parking_lot::Mutex;
 
@@ -190,7 +190,7 @@ fn open_endpoint(c: &Config) -> Result<(Endpoint, Backend), (Reason, String)> {
         }
     });
     let endpoint =
-        Endpoint::new(opened.device, opened.cm, opened.directory, settings, Arc::new(Sink), wake, Box::new(nonce))
+        Endpoint::new(opened.device, opened.cm, opened.directory, settings, Arc::new(Sink), wake, nonces())
             .map_err(|e| (reason_of(&e), e.to_string()))?;
     let netacc_registry::Opened { name, fds, opens_later, end_with_this_thread, leave, give_back, .. } = opened;
     Ok((endpoint, Backend { name, fds, opens_later, end_with_this_thread, leave, give_back }))
@@ -217,12 +217,31 @@ fn reason_of(error: &(dyn std::error::Error + 'static)) -> Reason {
     }
 }
 
-fn nonce() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    // SAFETY: sixteen writable bytes. Without entropy (cannot happen after boot) the peer would refuse nothing, so
+/// Nonces of one system call. Arbitrary: the kernel returns so many bytes in one piece, whatever signals come.
+const NONCES: usize = 256 / size_of::<Nonce>();
+
+/// Nonces of this process: a forked child makes a runtime of its own.
+fn nonces() -> Box<dyn Fn() -> Nonce + Send + Sync> {
+    let left = Mutex::new(Vec::new());
+    Box::new(move || {
+        let mut left = left.lock();
+        left.pop().unwrap_or_else(|| {
+            left.extend(random());
+            left.pop().unwrap_or_default()
+        })
+    })
+}
+
+fn random() -> [Nonce; NONCES] {
+    let mut bytes = [Nonce::default(); NONCES];
+    let len = size_of_val(&bytes);
+    // SAFETY: so many writable bytes. Without entropy (cannot happen after boot) the peer would refuse nothing, so
     // the fallback is the clock: the nonces of different attempts still differ.
-    if unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 16, 0) } != 16 {
-        bytes[..8].copy_from_slice(&now().as_nanos().to_le_bytes());
+    if unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), len, 0) } != len as isize {
+        let now = now().as_nanos();
+        for (nonce, at) in bytes.iter_mut().zip(now..) {
+            nonce[..8].copy_from_slice(&at.to_le_bytes());
+        }
     }
     bytes
 }
