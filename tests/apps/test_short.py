@@ -9,17 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.apps.lib.paths import PROGRAMS, binaries
-from tests.apps.system_calls import calls, counted
+from tests.apps.system_calls import counted
 
 pytestmark = pytest.mark.usefixtures("library")
 
 CONNECTIONS = 200
 #: Connections that get a link before the process has seen four short ones.
 LEARNING = 4
-#: Of both ends of a connection: the opener's protocol and local address, and the acceptor's local address.
-ADDED_CALLS = 3
-#: The same by name. Other calls that concern a socket are as many as natively.
-ADDED_BY_NAME = {"getsockname": 2, "getsockopt": 1}
 #: Calls that concern a connection, and no file.
 OF_SOCKETS = (
     "socket",
@@ -35,8 +31,9 @@ OF_SOCKETS = (
     "getsockname",
     "getpeername",
 )
-#: Of the whole run: the start and the end of the library, and the links of the first connections.
-ADDED_ONCE = 900
+#: Of the whole run: the start and end of the library, and the links of the first connections. The others add
+#: none: their listener has one address, and the kernel is asked for the rest only before a link.
+ADDED_ONCE = 150
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +46,19 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("requests", [0, 1, 5, 10])
 def test_short_connections_cost_little_more_than_on_tcp(requests: int, program: Path, tmp_path: Path) -> None:
-    counted = tmp_path / "counted"
+    stats = tmp_path / "stats"
     command: list[str | Path] = [program, str(CONNECTIONS), str(requests)]
-    natively = calls(tmp_path, command)
+    natively = counted(tmp_path, command)
     accelerated: list[str | Path] = [binaries() / "netacc_run", *command]
-    ours = calls(tmp_path, accelerated, NETACC_EXIT_STATS=str(counted))
-    opens = sum(json.loads(line)["cnt"]["opens_sent"] for line in counted.read_text().splitlines())
+    ours = counted(tmp_path, accelerated, NETACC_EXIT_STATS=str(stats))
+    opens = sum(json.loads(line)["cnt"]["opens_sent"] for line in stats.read_text().splitlines())
     assert opens <= LEARNING
-    assert ours - natively <= ADDED_CALLS * CONNECTIONS + ADDED_ONCE
+    # Calls that wait are as many as the machine is busy.
+    # The library's accept is an accept4.
+    assert sum(ours[name] - natively[name] for name in (*OF_SOCKETS, "accept")) <= ADDED_ONCE
 
 
-def test_short_connections_make_exactly_these_calls_more(program: Path, tmp_path: Path) -> None:
+def test_short_connections_make_the_calls_of_tcp(program: Path, tmp_path: Path) -> None:
     """Two runs begin in the same way, so the connections alone make the difference."""
 
     def of_connection(launcher: list[str | Path]) -> dict[str, float]:
@@ -75,8 +74,7 @@ def test_short_connections_make_exactly_these_calls_more(program: Path, tmp_path
     natively, ours = of_connection([]), of_connection([binaries() / "netacc_run"])
     added = {name: ours[name] - natively[name] for name in OF_SOCKETS}
     # The links of the first connections take a few calls more or less.
-    assert {name: round(more) for name, more in added.items() if round(more)} == ADDED_BY_NAME
-    assert all(abs(more - round(more)) < 0.2 for more in added.values()), added
+    assert all(abs(more) < 0.2 for more in added.values()), added
 
 
 def test_a_long_connection_after_short_ones_gets_its_link(program: Path, tmp_path: Path) -> None:

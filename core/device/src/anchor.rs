@@ -1,6 +1,7 @@
 //! The anchor: the kernel TCP connection beside a link, or its model.
 
 use std::io;
+use std::net::SocketAddr;
 
 /// The reason why an anchor operation did nothing.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +45,16 @@ pub trait Anchor {
 
     /// Like [`try_read`](Anchor::try_read), leaving the bytes where they are.
     fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError>;
+
+    /// The connection's own address. `None` if it cannot be determined.
+    fn local_address(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    /// Whether the connection is one of TCP, and not of a protocol that begins as TCP.
+    fn is_plain_tcp(&self) -> bool {
+        true
+    }
 
     /// Bytes that it has carried since it was connected, whichever process wrote and read them. `None` if the number
     /// cannot be determined exactly.

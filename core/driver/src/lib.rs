@@ -43,6 +43,6 @@ pub use readiness::Readiness;
 pub use schedule::{PromotionSchedule, Tries};
 pub use sink::ReadySink;
 pub use stream::{
-    AnchorEvent, AnchorProgress, LinkCell, LinkIo, LockedStream, Shutdown, StreamCell, StreamGuard, IDLE_AFTER,
-    PLEDGE_PATIENCE, STALL_PATIENCE,
+    Addresses, AnchorEvent, AnchorProgress, LinkCell, LinkIo, LockedStream, Shutdown, StreamCell, StreamGuard,
+    IDLE_AFTER, PLEDGE_PATIENCE, STALL_PATIENCE,
 };

@@ -1,6 +1,7 @@
 //! One accelerated socket, shared by threads.
 //!
 //! * [`cell`]: a stream, and the state that is readable without its lock.
+//! * [`addresses`]: the addresses of its connection.
 //! * [`inner`]: state that a stream and its anchor show under its lock, without the endpoint.
 //! * [`states`]: the parts and states that the lock covers.
 //! * [`corked`]: the bytes that it holds back.
@@ -14,11 +15,12 @@
 //! * [`ending`]: leaving the link, shutting down, closing.
 //! * [`flush`]: the effects of a change: messages, records, readiness.
 //!
-//! The first four do not depend on the endpoint. The endpoint is above them, and below the others.
+//! The first five do not depend on the endpoint. The endpoint is above them, and below the others.
 //!
 //! Invariant: only the thread that has a stream locked changes the bits of its readiness, except
 //! [`Readiness::NOTICE`](crate::Readiness::NOTICE).
 
+mod addresses;
 mod anchor;
 mod cell;
 mod cork;
@@ -33,6 +35,7 @@ mod stall;
 mod states;
 mod transfer;
 
+pub use addresses::Addresses;
 pub use anchor::{AnchorEvent, AnchorProgress};
 pub(crate) use cell::{Attachment, Outgoing};
 pub use cell::{LinkCell, StreamCell};

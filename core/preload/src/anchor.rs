@@ -2,13 +2,14 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::net::SocketAddr;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition, Shown};
 use netacc_driver::AnchorEvent;
 
 use crate::os::poll;
 use crate::os::sockopt::{get_int, set_int, SIOCOUTQNSD};
-use crate::os::{lingering, real};
+use crate::os::{addresses, lingering, real};
 use crate::runtime::in_kernel;
 
 /// The kernel socket beneath a stream, for records and replay.
@@ -163,6 +164,14 @@ fn result(n: isize) -> Result<usize, AnchorError> {
 }
 
 impl Anchor for FdAnchor {
+    fn local_address(&self) -> Option<SocketAddr> {
+        addresses::local(self.fd)
+    }
+
+    fn is_plain_tcp(&self) -> bool {
+        get_int(self.fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+    }
+
     fn try_write(&mut self, bytes: &[u8]) -> Result<usize, AnchorError> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the slice is readable.
@@ -332,6 +341,11 @@ mod tests {
         near.write_all(&[7; 5000]).expect("room");
         far.read_exact(&mut [0; 3000]).expect("it is there");
         assert_eq!((position(&near), position(&far)), (Some((5000, 0)), Some((0, 3000))));
+        let is_at =
+            |s: &TcpStream, written, read| FdAnchor::borrowed(s.as_raw_fd()).is_at(AnchorPosition { written, read });
+        assert!(is_at(&near, 5000, 0) && is_at(&far, 0, 3000));
+        // Bytes that were moved unseen, in either direction.
+        assert!(!is_at(&near, 4999, 0) && !is_at(&far, 0, 2999) && !is_at(&far, 0, 5000) && !is_at(&far, 1, 3000));
         far.set_nonblocking(true).expect("possible");
         let mut written = 0;
         while let Ok(n) = far.write(&[9; 100_000]) {
@@ -387,6 +401,42 @@ mod tests {
             assert!(anchor.is_over());
             assert_eq!(anchor.has_fin(10 - unread as u64), Some(true));
         }
+    }
+
+    #[test]
+    fn the_next_event_shows_without_being_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (mut far, _) = listener.accept().expect("connected");
+        let mut anchor = FdAnchor::borrowed(near.as_raw_fd());
+        let bytes = Shown { unread: true, ended: false, broken: false };
+        let shown = |anchor: &FdAnchor| [1, 100].map(|low_water| anchor.shown(low_water));
+        assert_eq!(shown(&anchor), [Shown::default(); 2]);
+        far.write_all(&[7; 10]).expect("room");
+        assert_eq!(shown(&anchor), [bytes; 2]);
+        // The kernel does not report so few any more.
+        anchor.set_low_water(100);
+        assert_eq!(anchor.shown(100), bytes);
+        anchor.set_low_water(1);
+        far.shutdown(Shutdown::Write).expect("connected");
+        assert_eq!(shown(&anchor), [bytes; 2], "the end comes behind them");
+        near.read_exact(&mut [0; 10]).expect("it is there");
+        assert_eq!(shown(&anchor), [Shown { unread: false, ended: true, broken: false }; 2]);
+        FdAnchor::borrowed(far.as_raw_fd()).abort();
+        near.write_all(&[1]).expect("connected");
+        drop(far);
+        assert!(shown(&anchor).iter().all(|shown| shown.ended && shown.broken && !shown.unread));
+    }
+
+    #[test]
+    fn a_listeners_address_is_that_of_what_it_accepts() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (far, _) = listener.accept().expect("connected");
+        let address = |s: &TcpStream| FdAnchor::borrowed(s.as_raw_fd()).local_address();
+        assert_eq!(address(&far), listener.local_addr().ok());
+        assert_eq!(address(&near), far.peer_addr().ok());
+        assert!(FdAnchor::borrowed(near.as_raw_fd()).is_plain_tcp());
     }
 
     #[test]

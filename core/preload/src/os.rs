@@ -19,6 +19,7 @@
 
 pub mod access;
 pub mod actions;
+pub mod addresses;
 pub mod aio;
 pub mod asleep;
 pub mod clock;

@@ -1,6 +1,7 @@
 //! Sockets of the program: the library's state beside the kernel's.
 
 use std::ffi::c_int;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::datagram::Datagram;
 use crate::family::{self, Others};
 use crate::holders::{socket_number, Loans, Sender};
 use crate::instance::Instance;
-use crate::os::real;
+use crate::os::{addresses, real};
 use crate::ring::Ring;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::watchers::Watchers;
@@ -93,7 +94,9 @@ pub struct Listener {
     pub listening: AtomicBool,
     /// AF_INET or AF_INET6.
     pub domain: c_int,
-    /// It is a socket of MPTCP. A connection that is accepted here is plain TCP if its peer speaks only that.
+    /// The address that it listens at, if it is only one.
+    address: Mutex<Option<SocketAddr>>,
+    /// It is a socket of MPTCP, as the program has requested, or as the kernel has it once it listens. A connection that is accepted here is plain TCP if its peer speaks only that.
     pub multipath: AtomicBool,
     /// Options, which accepted connections inherit.
     pub options: Options,
@@ -501,6 +504,7 @@ impl Listener {
             nonblocking: AtomicBool::new(nonblocking),
             listening: AtomicBool::new(false),
             domain,
+            address: Mutex::default(),
             multipath: AtomicBool::new(false),
             options: Options::default(),
             kernel_only: AtomicBool::new(false),
@@ -510,11 +514,24 @@ impl Listener {
         }
     }
 
+    /// It listens from now on: connections that it accepts have its address, if it has one.
+    pub fn find_address(&self, fd: c_int) {
+        let of_one = |address: &SocketAddr| !address.ip().is_unspecified();
+        *self.address.lock() = addresses::local(fd).map(addresses::canonical).filter(of_one);
+    }
+
+    /// The address that it listens at; `None` if there may be several.
+    pub fn address(&self) -> Option<SocketAddr> {
+        *self.address.lock()
+    }
+
     /// The same socket in a forked child, which shares no locks with the parent.
     pub fn duplicate(&self) -> Listener {
         let copy = Listener::new(self.domain, self.nonblocking.load(Ordering::Relaxed));
         copy.listening.store(self.listening.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.multipath.store(self.multipath.load(Ordering::Relaxed), Ordering::Relaxed);
+        // A thread of the parent may hold the lock. Then the kernel is asked for each connection.
+        *copy.address.lock() = self.address.try_lock().and_then(|address| *address);
         copy.options.take_over(&self.options);
         copy.kernel_only.store(self.kernel_only.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.signals_io.store(self.signals_io.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -550,10 +567,6 @@ impl Listener {
 
 /// A descriptor of ours. With a tag of its own, which each call checks: the compiler would encode it in a field.
 #[repr(u8)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "each is in an Arc of its own, and nearly all that are many are connections"
-)]
 pub enum Entry {
     /// A TCP connection.
     Stream(Socket),

@@ -576,6 +576,7 @@ fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketSta
     let failed = guard.proto().failure().is_some();
     let qp = guard.link().map(|link| link.qp().0.into());
     drop(guard);
+    cell.find_local();
     let linked = phase == Phase::Linked;
     let (answer_ns_tcp, answer_ns_link) = sock.answers.as_deref().map_or((None, None), Answers::medians_ns);
     let (bulk_bytes_per_s_tcp, bulk_bytes_per_s_link) =

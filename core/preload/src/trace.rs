@@ -131,6 +131,7 @@ pub(crate) fn call(point: Point, stream: &StreamCell, iov: &[iovec]) {
 #[inline(never)]
 fn record_call(point: Point, stream: &StreamCell, iov: &[iovec]) {
     if let Some(window) = Window::open() {
+        stream.find_local();
         let len = iov.iter().fold(0usize, |len, part| len.saturating_add(part.iov_len));
         let amount = len.min(u32::MAX as usize) as u32;
         window.record(point, End::of(stream), Place { amount, ..Place::default() });

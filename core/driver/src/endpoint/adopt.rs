@@ -2,24 +2,30 @@
 
 use std::sync::Arc;
 
-use netacc_device::{Anchor, DirectoryError, FourTuple};
+use netacc_device::{Anchor, DirectoryError};
 use netacc_proto::{Reason, Role, Stream, StreamConfig};
 
 use super::Endpoint;
-use crate::StreamCell;
+use crate::{Addresses, StreamCell};
 
 impl Endpoint {
     /// A TCP connection of this process, from now on counted and eligible for promotion. An opener finds an acceptor's
     /// stream only once it is [`published`](Endpoint::publish).
-    pub fn adopt(&self, role: Role, tuple: FourTuple, anchor: Box<dyn Anchor + Send>) -> Arc<StreamCell> {
-        let trust_hints = self.config.trust_hints && self.directory.trusts(&tuple);
+    pub fn adopt(
+        &self,
+        role: Role,
+        addresses: impl Into<Addresses>,
+        anchor: Box<dyn Anchor + Send>,
+    ) -> Arc<StreamCell> {
+        let addresses = addresses.into();
+        let trust_hints = self.config.trust_hints && self.directory.trusts(&addresses.tuple());
         let proto = Stream::new(role, StreamConfig { trust_hints });
         let mut streams = self.streams.write();
         let number = streams.free.pop().unwrap_or_else(|| {
             streams.cells.push(None);
             (streams.cells.len() - 1) as u32
         });
-        let cell = Arc::new(StreamCell::new(number, tuple, proto, anchor, self.config.message_len));
+        let cell = Arc::new(StreamCell::new(number, addresses, proto, anchor, self.config.message_len));
         streams.cells[number as usize] = Some(cell.clone());
         drop(streams);
         cell
@@ -32,7 +38,7 @@ impl Endpoint {
             return;
         }
         let published = guard.change_aside(|stream| {
-            let published = self.directory.publish(&cell.tuple, cell.number);
+            let published = self.directory.publish(&cell.tuple(), cell.number);
             stream.inner.published = published.is_ok();
             published
         });
@@ -55,7 +61,7 @@ impl Endpoint {
         let counters = cell.lock(self).change_aside(|stream| {
             stream.abandon();
             if std::mem::take(&mut stream.inner.published) {
-                self.directory.withdraw(&cell.tuple, cell.number);
+                self.directory.withdraw(&cell.tuple(), cell.number);
             }
             stream.inner.counters
         });

@@ -26,16 +26,17 @@ impl Endpoint {
     /// calls. An error is the reason why the stream is not promoted now.
     pub fn promote(&self, cell: &Arc<StreamCell>) -> Result<(), Reason> {
         {
-            let guard = cell.lock(self);
+            let mut guard = cell.lock(self);
             if guard.proto().role() != Role::Opener || !guard.proto().may_promote() || guard.link().is_some() {
                 return Err(Reason::PeerBusy);
             }
+            guard.change_aside(LockedStream::confirm_addresses)?;
         }
         if let Some(reason) = self.suspension_reason() {
             return Err(reason);
         }
         self.sink().may_promote()?;
-        let (peer, hint) = self.directory().lookup(&cell.tuple).ok_or_else(|| self.obstacle(cell, Role::Opener))?;
+        let (peer, hint) = self.directory().lookup(&cell.tuple()).ok_or_else(|| self.obstacle(cell, Role::Opener))?;
         cell.lock(self).change(|stream| stream.inner.attempt.referral = Referral::None);
         self.wait_for_link(cell, peer, hint);
         Ok(())
@@ -44,7 +45,7 @@ impl Endpoint {
     /// The reason why no peer was found at the other end of a stream, or why the peer did not find this one. Control
     /// path: may make system calls.
     pub fn obstacle(&self, cell: &StreamCell, role: Role) -> Reason {
-        match self.directory().obstacle(&cell.tuple, role == Role::Acceptor) {
+        match self.directory().obstacle(&cell.tuple(), role == Role::Acceptor) {
             Some(Obstacle::NoDevice) => Reason::DeviceAbsent,
             Some(Obstacle::NoPort) => Reason::NoLinkPort,
             Some(Obstacle::PortTaken) => Reason::LinkPortTaken,
@@ -218,7 +219,7 @@ impl Endpoint {
                 inner.listed.remove(Listed::RELEASE);
                 inner.attempt.opening = opening;
                 put_slot(&mut rx, slot, cell);
-                inner.proto.open(slot.0, wire_tuple(&cell.tuple), *hint, self.nonce(), ring);
+                inner.proto.open(slot.0, wire_tuple(&cell.tuple()), *hint, self.nonce(), ring);
                 Counters::bump(&self.counters().opens_sent);
             });
             Ok(())
@@ -292,10 +293,10 @@ impl Endpoint {
         };
         let number = number.ok_or(Reason::UnknownStream)?;
         let cell = self.streams.read().cells.get(number as usize).cloned().flatten();
-        let cell = cell.filter(|c| wire_tuple(&c.tuple.reversed()) == open.tuple).ok_or(Reason::UnknownStream)?;
+        let cell = cell.filter(|c| wire_tuple(&c.tuple().reversed()) == open.tuple).ok_or(Reason::UnknownStream)?;
         //= spec §4.1.4
         //# An OPEN is refused on a link whose other end is not at the anchor's other address.
-        if !self.directory().admits(link.peer, &cell.tuple) {
+        if !self.directory().admits(link.peer, &cell.tuple()) {
             return Err(Reason::NotAdmitted);
         }
         Ok(cell)
@@ -362,6 +363,7 @@ impl Endpoint {
             None if stream.inner.closing.is_closed() => Err(Reason::UnknownStream),
             None if !stream.inner.proto.may_promote() => Err(Reason::PeerBusy),
             None => {
+                stream.confirm_addresses()?;
                 stream.cell.may_leave_kernel()?;
                 stream.count_positions()?;
                 stream.inner.proto.accept(open, slot.0, self.nonce(), ring)

@@ -356,7 +356,7 @@ mod tests {
         let end = |port| ([127, 0, 0, 1], port).into();
         let tuple = FourTuple { local: end(1), remote: end(2) };
         let proto = Stream::new(Role::Opener, StreamConfig { trust_hints: false });
-        Arc::new(StreamCell::new(number, tuple, proto, Box::new(GoneAnchor), 0))
+        Arc::new(StreamCell::new(number, tuple.into(), proto, Box::new(GoneAnchor), 0))
     }
 
     /// Breaks if a stream that has given up waiting is placed all the same, or costs another one its place.

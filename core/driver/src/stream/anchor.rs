@@ -133,8 +133,11 @@ impl LockedStream<'_> {
                 self.end_of_anchor();
                 return write;
             }
-            let peeked =
-                if shown.unread || shown.ended { inner.anchor.try_peek(&mut head) } else { Err(AnchorError::WouldBlock) };
+            let peeked = if shown.unread || shown.ended {
+                inner.anchor.try_peek(&mut head)
+            } else {
+                Err(AnchorError::WouldBlock)
+            };
             if matches!(peeked, Ok(RECORD_LEN)) && inner.proto.expects_resume() && self.waits_for_link() {
                 return AnchorProgress::Unpolled;
             }

@@ -9,6 +9,7 @@ use netacc_device::{Anchor, FourTuple, Memory, QueuePairId, Region, RemoteRegion
 use netacc_proto::{Reason, RingDescriptor, Span, Stream, CREDIT_BLOCK_LEN};
 use parking_lot::Mutex;
 
+use super::addresses::{Addresses, Ends};
 use super::states::{AnchorState, Attempt, Closing, Flow, Listed, Reported, Sending, Stall};
 use crate::counted::{Counted, Tallied};
 use crate::link::LinkOf;
@@ -24,7 +25,8 @@ pub(super) const UNWATCHED: u32 = u32::MAX;
 pub struct StreamCell {
     /// Its number in the directory.
     pub(crate) number: u32,
-    pub(crate) tuple: FourTuple,
+    /// See [`StreamCell::tuple`].
+    pub(super) ends: Ends,
     pub(super) ready: AtomicU32,
     /// Threads asleep until this stream changes; see [`StreamCell::sleepers`].
     pub(super) sleepers: AtomicU32,
@@ -145,7 +147,7 @@ impl Outgoing {
 impl StreamCell {
     pub(crate) fn new(
         number: u32,
-        tuple: FourTuple,
+        addresses: Addresses,
         proto: Stream,
         anchor: Box<dyn Anchor + Send>,
         message_len: u32,
@@ -153,7 +155,7 @@ impl StreamCell {
         debug_assert!(proto.is_at_rest(), "a stream begins on its anchor");
         StreamCell {
             number,
-            tuple,
+            ends: Ends::new(addresses),
             ready: AtomicU32::new((Readiness::KERNEL_RX | Readiness::KERNEL_TX).bits()),
             sleepers: AtomicU32::new(0),
             tag: AtomicU32::new(u32::MAX),
@@ -183,24 +185,47 @@ impl StreamCell {
         }
     }
 
-    /// The TCP connection, as this side sees it.
-    pub fn tuple(&self) -> FourTuple {
-        self.tuple
-    }
-
     /// The number of the connection in a trace, and whether this is its lower end. They follow from the addresses by `compute`,
     /// whose number is never 0 and which always returns the same.
     #[inline]
     pub fn name(&self, compute: impl FnOnce(FourTuple) -> (u64, bool)) -> (u64, bool) {
         match self.name.connection.load(Ordering::Acquire) {
             0 => {
-                let (connection, lower) = compute(self.tuple);
+                let (connection, lower) = compute(self.tuple());
                 self.name.lower.store(lower, Ordering::Relaxed);
                 self.name.connection.store(connection, Ordering::Release);
                 (connection, lower)
             }
             connection => (connection, self.name.lower.load(Ordering::Relaxed)),
         }
+    }
+
+    /// The TCP connection, as this side sees it. The port of the local address is 0 until it is
+    /// [found](StreamCell::find_local).
+    #[inline]
+    pub fn tuple(&self) -> FourTuple {
+        self.ends.tuple()
+    }
+
+    /// Finds the local address if it is not known. Locks the stream.
+    #[inline]
+    pub fn find_local(&self) {
+        if !self.has_local() {
+            self.ask_anchor();
+        }
+    }
+
+    #[cold]
+    fn ask_anchor(&self) {
+        if let Some(local) = self.inner.lock().anchor.local_address() {
+            self.ends.found(local);
+        }
+    }
+
+    /// Whether the local address is known.
+    #[inline]
+    pub fn has_local(&self) -> bool {
+        self.ends.has_local()
     }
 
     /// Readiness, without a lock.

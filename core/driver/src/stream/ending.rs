@@ -174,7 +174,7 @@ impl LockedStream<'_> {
         }
         if inner.published {
             inner.published = false;
-            self.endpoint.directory().withdraw(&self.cell.tuple, self.cell.number);
+            self.endpoint.directory().withdraw(&self.cell.tuple(), self.cell.number);
         }
         let linger = inner.lingers();
         match linger.then(keep).flatten() {

@@ -171,6 +171,14 @@ impl<'a> Deref for StreamGuard<'a> {
 }
 
 impl LockedStream<'_> {
+    /// Confirms the addresses by the kernel's. An error is the reason why the stream stays there. With the stream locked its
+    /// anchor has an open descriptor, so they are not those of another connection that has the number now.
+    pub(crate) fn confirm_addresses(&mut self) -> Result<(), Reason> {
+        let anchor = &self.inner.anchor;
+        let role = self.inner.proto.role();
+        self.cell.ends.confirm(role, || anchor.is_plain_tcp(), || anchor.local_address())
+    }
+
     /// Counts the positions of a stream that is to be promoted. The anchor must have carried exactly the bytes that
     /// this process has moved, or else the descriptor is used in ways that the library does not see.
     pub(crate) fn count_positions(&mut self) -> Result<(), Reason> {

@@ -189,9 +189,8 @@ fn open_endpoint(c: &Config) -> Result<(Endpoint, Backend), (Reason, String)> {
             rt.helper.kick();
         }
     });
-    let endpoint =
-        Endpoint::new(opened.device, opened.cm, opened.directory, settings, Arc::new(Sink), wake, nonces())
-            .map_err(|e| (reason_of(&e), e.to_string()))?;
+    let endpoint = Endpoint::new(opened.device, opened.cm, opened.directory, settings, Arc::new(Sink), wake, nonces())
+        .map_err(|e| (reason_of(&e), e.to_string()))?;
     let netacc_registry::Opened { name, fds, opens_later, end_with_this_thread, leave, give_back, .. } = opened;
     Ok((endpoint, Backend { name, fds, opens_later, end_with_this_thread, leave, give_back }))
 }

@@ -11,13 +11,13 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use libc::{sockaddr, socklen_t};
 use netacc_device::FourTuple;
-use netacc_driver::PromotionSchedule;
+use netacc_driver::{Addresses, PromotionSchedule};
 use netacc_proto::{Reason, Role};
 
 use crate::anchor::{has_connected, FdAnchor};
@@ -26,6 +26,7 @@ use crate::control::{self, shortage};
 use crate::datagram::{self, Datagram};
 use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending};
+use crate::os::addresses::{self, canonical};
 use crate::os::asleep::asleep;
 use crate::os::errno::{errno, set_errno};
 use crate::os::{access, confinement, inside, real, sockopt};
@@ -54,7 +55,9 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
         if confinement::leaves_new_sockets() {
             return;
         }
-        table::insert(fd, Arc::new(Entry::Idle(Listener::new(domain, kind & libc::SOCK_NONBLOCK != 0))));
+        let new = Listener::new(domain, kind & libc::SOCK_NONBLOCK != 0);
+        new.multipath.store(protocol == libc::IPPROTO_MPTCP, Ordering::Relaxed);
+        table::insert(fd, Arc::new(Entry::Idle(new)));
     } else if fd >= 0 {
         // The number may have been ours before, and was then closed unseen.
         table::remove(fd);
@@ -68,6 +71,7 @@ pub fn listen(entry: &Arc<Entry>, fd: c_int, backlog: c_int) -> c_int {
     if let (0, Entry::Idle(l)) = (rc, &**entry) {
         l.listening.store(true, Ordering::Relaxed);
         l.multipath.store(protocol(fd) == Some(libc::IPPROTO_MPTCP), Ordering::Relaxed);
+        l.find_address(fd);
         // Now, and not at the first accept, because peers may look this listener up at once.
         control::start();
     }
@@ -106,11 +110,11 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     let saved = errno();
     let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
     // SAFETY: filled in by accept4.
-    let peer = unsafe { address(storage.as_ptr()) };
+    let peer = unsafe { addresses::read(storage.as_ptr()) };
     if !confinement::leaves_new_sockets() {
         let sock = match listener.multipath.load(Ordering::Relaxed) && !is_tcp(new) {
             true => not_tcp(new, nonblocking),
-            false => make(new, Role::Acceptor, peer, nonblocking),
+            false => make(new, Role::Acceptor, peer, Local::of_accepted(listener), nonblocking),
         };
         listener.pass_on(&sock);
         table::insert(new, Arc::new(Entry::Stream(sock)));
@@ -210,12 +214,13 @@ fn is_udp(fd: c_int, protocol: Option<c_int>) -> bool {
 fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
     // SAFETY: no pointers.
     let nonblocking = unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_NONBLOCK != 0;
-    if peer_address(fd).is_none() {
+    if addresses::peer(fd).is_none() {
         let domain = sockopt::get_int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET);
         let listener = Listener::new(domain, nonblocking);
         let listening = sockopt::get_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
         listener.listening.store(listening, Ordering::Relaxed);
         listener.multipath.store(multipath, Ordering::Relaxed);
+        listener.find_address(fd);
         socket::read_from_kernel(&listener.options, fd);
         socket::keep_as_reported(&listener.options, fd, libc::SO_RCVLOWAT);
         listener.kernel_only.store(socket::needs_kernel(fd), Ordering::Relaxed);
@@ -253,7 +258,7 @@ pub fn receive_from_starter() {
 #[cold]
 #[inline(never)]
 fn receive_socket(fd: c_int, is_standard: bool) {
-    let takes = match peer_address(fd) {
+    let takes = match addresses::peer(fd) {
         Some(_) => !is_standard,
         None => is_udp(fd, protocol(fd)),
     };
@@ -300,9 +305,12 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
     let saved = errno();
     if rc == 0 || matches!(saved, libc::EINPROGRESS | libc::EISCONN | libc::EINTR) {
         // SAFETY: the kernel has just accepted the address.
-        let peer = unsafe { address_of(addr, len) };
+        let peer = unsafe { addresses::of_program(addr, len) };
         match &**entry {
-            Entry::Idle(listener) if peer.is_some() => become_connection(entry, listener, fd, peer),
+            Entry::Idle(listener) if peer.is_some() => {
+                let local = if rc == 0 { Local::of_connected(listener) } else { Local::InKernel };
+                become_connection(entry, listener, fd, peer, local);
+            }
             Entry::Stream(sock) if rc == 0 || saved != libc::EISCONN => connect_again(entry, sock, fd, peer),
             Entry::Datagram(socket) => end_flows(socket, fd),
             _ => {}
@@ -332,14 +340,15 @@ fn dissolves(addr: *const sockaddr, len: socklen_t) -> bool {
 /// A `connect` of a socket that is a connection already: it completes a `connect` in progress, or is a new attempt
 /// after a failed one. Then it is another connection, with other addresses.
 fn connect_again(entry: &Arc<Entry>, sock: &Socket, fd: c_int, peer: Option<SocketAddr>) {
-    let (Some(remote), Some(local)) = (peer, local_address(fd)) else { return };
+    let (Some(remote), Some(local)) = (peer, addresses::local(fd)) else { return };
     let now = FourTuple { local: canonical(local), remote: canonical(remote) };
-    if sock.stream.as_ref().is_some_and(|cell| cell.tuple() == now) {
+    // The local address of a connection that was in progress is known.
+    if sock.stream.as_ref().is_some_and(|cell| cell.has_local() && cell.tuple() == now) {
         return;
     }
     if let Some(idle) = retire(entry, fd) {
         if let Entry::Idle(listener) = &*idle {
-            become_connection(&idle, listener, fd, peer);
+            become_connection(&idle, listener, fd, peer, Local::InKernel);
         }
     }
 }
@@ -348,7 +357,7 @@ fn connect_again(entry: &Arc<Entry>, sock: &Socket, fd: c_int, peer: Option<Sock
 /// its new entry.
 fn retire(entry: &Arc<Entry>, fd: c_int) -> Option<Arc<Entry>> {
     let Entry::Stream(sock) = &**entry else { return None };
-    let domain = match local_address(fd)? {
+    let domain = match addresses::local(fd)? {
         SocketAddr::V4(_) => libc::AF_INET,
         SocketAddr::V6(_) => libc::AF_INET6,
     };
@@ -381,11 +390,11 @@ fn replace_everywhere(old: &Arc<Entry>, new: &Arc<Entry>) {
 
 /// A socket whose `connect` has succeeded, or is in progress: from now on it has a stream. Before it is established
 /// its data calls fail in the kernel as they should, because a stream begins on the kernel path.
-fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: Option<SocketAddr>) {
+fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: Option<SocketAddr>, local: Local) {
     let nonblocking = listener.nonblocking.load(Ordering::Relaxed);
-    let sock = match is_tcp(fd) {
-        true => make(fd, Role::Opener, peer, nonblocking),
-        false => not_tcp(fd, nonblocking),
+    let sock = match local {
+        Local::InKernel if !is_tcp(fd) => not_tcp(fd, nonblocking),
+        _ => make(fd, Role::Opener, peer, local, nonblocking),
     };
     if listener.signals_io.load(Ordering::Relaxed) {
         listener.kernel_only.store(true, Ordering::Relaxed);
@@ -411,7 +420,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
     let adopted = sock.adopt(|fd, with_stream| {
         let rt = control::start();
         let endpoint = rt.endpoint().filter(|_| !runtime::is_kept_on_kernel())?;
-        let tuple = FourTuple { local: canonical(local_address(fd)?), remote: canonical(peer_address(fd)?) };
+        let tuple = FourTuple { local: canonical(addresses::local(fd)?), remote: canonical(addresses::peer(fd)?) };
         if !endpoint.directory().serves(&tuple) || !draw(rt.config.promotion.percent, &tuple) {
             return None;
         }
@@ -462,7 +471,44 @@ fn not_tcp(fd: c_int, nonblocking: bool) -> Socket {
     Socket::new(fd, None, Reason::NotTcp, nonblocking, u32::MAX)
 }
 
-fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> Socket {
+/// Where the local address of a new connection comes from.
+#[derive(Clone, Copy, Debug)]
+enum Local {
+    /// From the kernel, at once.
+    InKernel,
+    /// It is the listener's, as far as known.
+    Listener(SocketAddr),
+    /// From the kernel, when it is needed, if the connection is to the loopback. Until then the socket's protocol is taken to
+    /// be the one that the program has requested.
+    Later,
+}
+
+impl Local {
+    fn of_accepted(listener: &Listener) -> Local {
+        listener.address().map_or(Local::InKernel, Local::Listener)
+    }
+
+    /// Of a socket that is connected, and not only about to be.
+    fn of_connected(socket: &Listener) -> Local {
+        if socket.multipath.load(Ordering::Relaxed) {
+            Local::InKernel
+        } else {
+            Local::Later
+        }
+    }
+
+    /// The addresses of a connection. The kernel is asked now if the choice of the connections that may be promoted depends
+    /// on the port.
+    fn addresses(self, fd: c_int, remote: SocketAddr, all: bool) -> Option<Addresses> {
+        match self {
+            Local::Listener(local) => Some(Addresses::Likely(FourTuple { local, remote })),
+            Local::Later if all && remote.ip().is_loopback() => Some(Addresses::To(remote)),
+            _ => Some(Addresses::Known(FourTuple { local: canonical(addresses::local(fd)?), remote })),
+        }
+    }
+}
+
+fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, local: Local, nonblocking: bool) -> Socket {
     let rt = control::start();
     let stay = |reason| {
         rt.count_reason(reason);
@@ -478,15 +524,16 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
         return stay(Reason::Sandboxed);
     }
     let Some(remote) = peer else { return stay(Reason::NotTcp) };
-    let Some(local) = local_address(fd) else { return stay(Reason::NotTcp) };
-    let tuple = FourTuple { local: canonical(local), remote: canonical(remote) };
+    let percent = rt.config.promotion.percent;
+    let Some(addresses) = local.addresses(fd, canonical(remote), percent >= 100) else { return stay(Reason::NotTcp) };
+    let tuple = addresses.tuple();
     if !endpoint.directory().serves(&tuple) {
         return stay(Reason::OtherHost);
     }
-    if !draw(rt.config.promotion.percent, &tuple) {
+    if !draw(percent, &tuple) {
         return stay(Reason::Percent);
     }
-    let cell = endpoint.adopt(role, tuple, Box::new(FdAnchor::borrowed(fd)));
+    let cell = endpoint.adopt(role, addresses, Box::new(FdAnchor::borrowed(fd)));
     cell.tag().store(fd as u32, Ordering::Relaxed);
     let accepted = role == Role::Acceptor;
     if accepted {
@@ -529,65 +576,6 @@ fn draw(percent: u32, tuple: &FourTuple) -> bool {
     // Fibonacci hashing: spreads consecutive ports evenly.
     let spread = key.wrapping_mul(2_654_435_769) >> 16;
     spread * 100 / 65_536 < percent
-}
-
-/// IPv4-mapped addresses become IPv4, because both ends must use the same name for a connection.
-fn canonical(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
-}
-
-fn local_address(fd: c_int) -> Option<SocketAddr> {
-    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
-    // SAFETY: the storage is large enough for any address.
-    let rc = unsafe { real::getsockname(fd, storage.as_mut_ptr().cast(), &mut len) };
-    // SAFETY: filled in by getsockname.
-    (rc == 0).then(|| unsafe { address(storage.as_ptr()) }).flatten()
-}
-
-fn peer_address(fd: c_int) -> Option<SocketAddr> {
-    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
-    // SAFETY: the storage is large enough for any address.
-    let rc = unsafe { real::getpeername(fd, storage.as_mut_ptr().cast(), &mut len) };
-    // SAFETY: filled in by getpeername.
-    (rc == 0).then(|| unsafe { address(storage.as_ptr()) }).flatten()
-}
-
-/// # Safety
-/// `addr` points to `len` bytes.
-unsafe fn address_of(addr: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
-    if addr.is_null() || (len as usize) < size_of::<libc::sockaddr_in>() {
-        return None;
-    }
-    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let n = (len as usize).min(size_of::<libc::sockaddr_storage>());
-    // SAFETY: both are valid for `n` bytes.
-    unsafe {
-        std::ptr::copy_nonoverlapping(addr.cast::<u8>(), storage.as_mut_ptr().cast::<u8>(), n);
-        address(storage.as_ptr())
-    }
-}
-
-/// # Safety
-/// `storage` is initialised.
-unsafe fn address(storage: *const libc::sockaddr_storage) -> Option<SocketAddr> {
-    // SAFETY: the storage is large and aligned enough for either kind.
-    unsafe {
-        match c_int::from((*storage).ss_family) {
-            libc::AF_INET => {
-                let a = &*storage.cast::<libc::sockaddr_in>();
-                let ip = Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr));
-                Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(a.sin_port)))
-            }
-            libc::AF_INET6 => {
-                let a = &*storage.cast::<libc::sockaddr_in6>();
-                let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
-                Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(a.sin6_port)))
-            }
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]
