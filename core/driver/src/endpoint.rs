@@ -37,6 +37,7 @@ use netacc_device::{
 use netacc_proto::{CacheConfig, LinkCache, Nonce, PreSharedKey, Reason};
 use parking_lot::{Mutex, RwLock};
 
+use crate::copying::Copies;
 use crate::counted::Tally;
 use crate::datagram::{LinkFlow, SendingFlow};
 use crate::link::LinkStatus;
@@ -127,6 +128,7 @@ pub struct Endpoint {
     attached: Tally,
     todo: Mutex<Todo>,
     counters: Counters,
+    copies: Copies,
     /// Why streams are kept off links: see [`Endpoint::suspend_promotion`]. [`Reason::None`] if they are not.
     promotion_suspended: AtomicU16,
     /// A trace runs: see [`Mark`](crate::Mark).
@@ -193,6 +195,7 @@ impl Endpoint {
             attached: Tally::default(),
             todo: Mutex::default(),
             counters: Counters::default(),
+            copies: Copies::default(),
             promotion_suspended: AtomicU16::new(Reason::None as u16),
             traced: AtomicBool::new(false),
         })
@@ -238,6 +241,12 @@ impl Endpoint {
     #[inline]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Large copies, in which helper threads may take part.
+    #[inline]
+    pub fn copies(&self) -> &Copies {
+        &self.copies
     }
 
     /// Settings.

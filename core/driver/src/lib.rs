@@ -6,6 +6,7 @@
 //!   [`LockedStream`] while it changes.
 //! * [`Flow`]: memory for datagrams that two processes share.
 //! * [`SendingFlow`] and [`ReceivingFlow`]: datagrams that links carry.
+//! * [`Copies`]: large copies that threads of the library share with those of the program.
 //! * [`PathChoice`]: whether a link or the anchor is the faster path to a service.
 //! * [`PromotionSchedule`]: the times at which a connection tries to get a link.
 //! * [`Mark`]: points on the way of a stream's bytes, for a trace.
@@ -18,6 +19,7 @@
 //! a stream's.
 
 mod choice;
+mod copying;
 mod counted;
 mod counters;
 mod datagram;
@@ -31,6 +33,7 @@ mod sink;
 mod stream;
 
 pub use choice::{Path, PathChoice, Verdict};
+pub use copying::{Copies, LEAST_SHARED};
 pub use counted::Counted;
 pub use counters::{Counters, StreamCounters};
 pub use datagram::{FlowCounts, LinkDatagram, ReceivingFlow, SendingFlow};

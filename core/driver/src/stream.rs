@@ -31,6 +31,7 @@ mod growth;
 mod guard;
 mod inner;
 mod short;
+mod source;
 mod stall;
 mod states;
 mod transfer;

@@ -25,6 +25,21 @@ impl Endpoint {
     /// Begins promoting an opener's stream, if its peer is accelerated. Control path: may allocate and make system
     /// calls. An error is the reason why the stream is not promoted now.
     pub fn promote(&self, cell: &Arc<StreamCell>) -> Result<(), Reason> {
+        let peer = self.find_peer(cell)?;
+        self.place(peer);
+        Ok(())
+    }
+
+    /// As [`promote`](Endpoint::promote), in a thread beside the one that calls [`progress`](Endpoint::progress): finds the peer, and
+    /// leaves the rest to `progress`, which is requested. The control path alone connects links and opens streams on them.
+    pub fn prepare_promotion(&self, cell: &Arc<StreamCell>) -> Result<(), Reason> {
+        self.find_peer(cell)?;
+        self.need_helper();
+        Ok(())
+    }
+
+    /// Finds the peer of an opener's stream, which then waits for a link to it.
+    fn find_peer(&self, cell: &Arc<StreamCell>) -> Result<PeerAddress, Reason> {
         {
             let mut guard = cell.lock(self);
             if guard.proto().role() != Role::Opener || !guard.proto().may_promote() || guard.link().is_some() {
@@ -38,8 +53,8 @@ impl Endpoint {
         self.sink().may_promote()?;
         let (peer, hint) = self.directory().lookup(&cell.tuple()).ok_or_else(|| self.obstacle(cell, Role::Opener))?;
         cell.lock(self).change(|stream| stream.inner.attempt.referral = Referral::None);
-        self.wait_for_link(cell, peer, hint);
-        Ok(())
+        self.promotions.lock().add(peer, cell, hint);
+        Ok(peer)
     }
 
     /// The reason why no peer was found at the other end of a stream, or why the peer did not find this one. Control
@@ -58,16 +73,11 @@ impl Endpoint {
         }
     }
 
-    /// The stream is to be opened at `peer`.
-    fn wait_for_link(&self, cell: &Arc<StreamCell>, peer: PeerAddress, hint: u32) {
-        self.promotions.lock().add(peer, cell, hint);
-        self.place(peer);
-    }
-
     /// The peer has referred a stream, which has left its link, to a process that is at `peer`.
     pub(crate) fn follow_referral(&self, cell: &Arc<StreamCell>, peer: PeerAddress) {
         cell.lock(self).change(|stream| stream.inner.attempt.referral = Referral::Followed);
-        self.wait_for_link(cell, peer, UNKNOWN_STREAM);
+        self.promotions.lock().add(peer, cell, UNKNOWN_STREAM);
+        self.place(peer);
     }
 
     /// Gives waiting streams a link: one with room, a cached one, or a new one. Returns when to call it again even if

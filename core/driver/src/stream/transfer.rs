@@ -9,6 +9,8 @@ use super::cell::Attachment;
 use super::corked::{Corked, MAX_UNANSWERED};
 use super::growth::record_growth;
 use super::guard::LockedStream;
+use super::source::Source;
+use crate::copying::LEAST_SHARED;
 use crate::{Counters, Mark};
 
 /// The result of an operation on the link.
@@ -42,10 +44,10 @@ impl LockedStream<'_> {
         let Some(word) = region.memory.word(0) else { return LinkIo::Moved };
         let Some(slot) = inner.proto.peer_slot() else { return LinkIo::Moved };
         let device = self.endpoint.device();
-        let mut done = 0;
-        while done < len {
-            inner.proto.handle_consumed(word.load(Ordering::Acquire));
-            let span = inner.proto.claim((len - done).min(inner.sending.message_len as usize) as u32);
+        // SAFETY: the caller's promise.
+        let mut source = unsafe { Source::new(self.endpoint, src, len) };
+        while source.done < len {
+            let span = source.claim(&mut inner.proto, word, &out.memory, inner.sending.message_len);
             if span.len == 0 {
                 break;
             }
@@ -53,10 +55,7 @@ impl LockedStream<'_> {
                 record_growth(self.endpoint, self.cell, &mut inner.listed);
             }
             self.endpoint.mark(self.cell, &inner.proto, Mark::Claimed, 0);
-            // SAFETY: `done + span.len <= len`, so the source is within the caller's buffer.
-            if !unsafe {
-                out.memory.write_from(CREDIT_BLOCK_LEN + span.offset as usize, src.add(done), span.len as usize)
-            } {
+            if !source.copy(&out.memory, span) {
                 break;
             }
             self.endpoint.mark(self.cell, &inner.proto, Mark::Copied, span.len);
@@ -68,6 +67,7 @@ impl LockedStream<'_> {
                 && tx.awaits_completion()
             {
                 drop(tx);
+                let done = source.end();
                 // SAFETY: the rest of the caller's buffer.
                 return unsafe { self.cork_and_continue(Corked { span, rewind }, src, len, done) };
             }
@@ -81,10 +81,11 @@ impl LockedStream<'_> {
                     inner.counters.tx_bytes_link += u64::from(span.len);
                     inner.counters.tx_msgs_link += 1;
                     inner.sending.unanswered = inner.sending.unanswered.saturating_add(1);
-                    done += span.len as usize;
+                    source.done += span.len as usize;
                 }
                 Err(InPlaceError::Post(PostError::QueueFull)) => {
                     drop(tx);
+                    let done = source.end();
                     // The kernel, too, takes bytes that it cannot send yet. SAFETY: the rest of the caller's buffer.
                     return unsafe { self.cork_and_continue(Corked { span, rewind }, src, len, done) };
                 }
@@ -94,10 +95,12 @@ impl LockedStream<'_> {
                     // Bytes that the peer had sent before are handled first: see `progress`.
                     self.endpoint.enqueue_dead(link);
                     inner.sending.crowded = true;
+                    let done = source.end();
                     return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
                 }
             }
         }
+        let done = source.end();
         if !inner.proto.link_writable() {
             // Request credit before the program runs out of it, so that `poll` for writing has an event to wait for.
             inner.proto.handle_consumed(word.load(Ordering::Acquire));
@@ -158,6 +161,10 @@ impl LockedStream<'_> {
     /// `dst..dst + len` is writable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     pub unsafe fn peek_link(&mut self, dst: *mut u8, len: usize, skip: usize) -> usize {
+        if len >= LEAST_SHARED {
+            // SAFETY: the caller's promise.
+            return unsafe { self.peek_large(dst, len, skip) };
+        }
         let mut done = 0;
         // At most two spans: the ring wraps once.
         while done < len {
@@ -167,6 +174,36 @@ impl LockedStream<'_> {
                 break;
             }
             done += n;
+        }
+        done
+    }
+
+    /// As [`peek_link`](LockedStream::peek_link), of so many bytes that helper threads may copy some of them.
+    ///
+    /// # Safety
+    /// `dst..dst + len` is writable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[cold]
+    unsafe fn peek_large(&self, dst: *mut u8, len: usize, skip: usize) -> usize {
+        let mut done = 0;
+        while done < len {
+            let Some(Attachment { region, .. }) = &self.inner.attached else { break };
+            let span = self.inner.proto.readable((skip + done) as u32);
+            let (start, n) = (CREDIT_BLOCK_LEN + span.offset as usize, (span.len as usize).min(len - done));
+            let bounded = region.memory.as_ptr(start + n).is_some();
+            let Some(from) = region.memory.as_ptr(start).filter(|_| bounded && n > 0) else { break };
+            // SAFETY: `done + n <= len`, and the source is within the region, which the stream keeps while it is locked.
+            unsafe {
+                match self.endpoint.copies().begin(from, dst.add(done), n) {
+                    Some(mut copy) => {
+                        let n = copy.left();
+                        copy.land(n);
+                        done += n;
+                    }
+                    None if region.memory.read_into(start, dst.add(done), n) => done += n,
+                    None => break,
+                }
+            }
         }
         done
     }
@@ -279,7 +316,7 @@ impl LockedStream<'_> {
             return None;
         }
         // SAFETY: found to be writable.
-        let mut done = unsafe { self.peek_span(dst, wanted, 0) };
+        let mut done = if wanted < LEAST_SHARED { unsafe { self.peek_span(dst, wanted, 0) } } else { 0 };
         if done < wanted {
             // SAFETY: the rest of it.
             done += unsafe { self.peek_link(dst.add(done), wanted - done, done) };
