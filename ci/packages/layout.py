@@ -131,8 +131,11 @@ def manual(name: str, shown: str) -> str:
         "netacc_run": "run a program with its TCP connections on RDMA or shared memory",
         "netacc_ss": "show the state of a program that netacc_run runs",
     }[name]
+    # The help of netacc_run is the original's, to the letter.
+    unset = "Without \\-t the number of helper threads is that of the configuration file, or 1."
+    notes = f".SH NOTES\n{unset}\n" if name == "netacc_run" else ""
     head = f".TH {name} 1\n.SH NAME\n{name} \\- {purpose}\n"
-    return f"{head}.SH DESCRIPTION\n.nf\n{lines}\n.fi\n.SH SEE ALSO\nnetacc(1)\n"
+    return f"{head}.SH DESCRIPTION\n.nf\n{lines}\n.fi\n{notes}.SH SEE ALSO\nnetacc(1)\n"
 
 
 def escaped(line: str) -> str:

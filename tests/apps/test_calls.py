@@ -400,13 +400,56 @@ def test_every_case_is_run(calls: Path) -> None:
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("case", CASES)
 def test_call(case: str, calls: Path, tmp_path: Path, need_condition: Callable[[str, bool], None]) -> None:
+    check(case, calls, tmp_path, need_condition)
+
+
+#: Forks, ends, filters, signals, closed descriptors, shortage, large buffers: all helper threads keep them.
+WITH_HELPERS = [
+    *(case for case in CASES if case.startswith(("sandbox_", "vfork_", "clone_", "short_", "leave_", "by_"))),
+    *(
+        "double_fork",
+        "last_holder_ends",
+        "shutdown_by_child",
+        "spawn_beside",
+        "instance_in_a_child",
+        "instance_given_away",
+    ),
+    *(
+        "jumps_out_of_calls",
+        "handler_sends_at_any_time",
+        "cancel_sending",
+        "close_under_calls",
+        "long_buffers",
+        "zerocopy_large",
+    ),
+    *("started_with_killer", "started_with_permission", "order_of_three_links", "without_descriptors"),
+]
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("case", WITH_HELPERS)
+def test_call_beside_four_helper_threads(
+    case: str, calls: Path, tmp_path: Path, need_condition: Callable[[str, bool], None]
+) -> None:
+    check(case, calls, tmp_path, need_condition, NACC_SOR_IO_THREADS="4")
+
+
+def check(
+    case: str,
+    calls: Path,
+    tmp_path: Path,
+    need_condition: Callable[[str, bool], None],
+    **environment: str,
+) -> None:
+    """Runs a case without the library and with it."""
     expected = CASES[case]
     if expected.condition:
         need_condition(expected.condition, CONDITIONS[expected.condition]())
     natively = run([calls, case, "0"])
     assert natively.endswith("status 0"), natively
     # A program that goes on until there is a link must not do so where there is none.
-    seen = accelerated(tmp_path, calls, case, 0 if expected.link_bytes == 0 else ROUNDS)
+    rounds = 0 if expected.link_bytes == 0 else ROUNDS
+    seen = accelerated(tmp_path, calls, case, rounds, **environment)
     assert seen.text == natively
     if expected.link_bytes == 0:
         assert seen.link_bytes == 0

@@ -150,9 +150,9 @@ def test_shared_link_of_many_streams_that_two_instances_watch(lab: Lab) -> None:
 
 
 def helper_cpus(process: Process) -> str:
-    """The processors that NetACC's thread may run on."""
+    """The processors that NetACC's first thread may run on."""
     for task in Path(f"/proc/{process.pid}/task").iterdir():
-        if (task / "comm").read_text().strip() == "netacc":
+        if (task / "comm").read_text().strip() == "netacc-0":
             lines = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
             return lines["Cpus_allowed_list"]
     return "no such thread"

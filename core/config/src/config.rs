@@ -92,7 +92,7 @@ pub struct PromotionConfig {
 /// Threads, polling and completion queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoConfig {
-    /// `NACC_SOR_IO_THREADS`, `-t`: NetACC's own threads; 0 leaves all work to the program's.
+    /// `NACC_SOR_IO_THREADS`, `-t`: NetACC's own threads, of which there is at least one.
     pub threads: u32,
     /// `NACC_SOR_AFFINITY`, `-A`: the CPUs of those threads.
     pub affinity: CpuList,

@@ -179,7 +179,7 @@ pub static KEYS: &[Key] = &[
         },
     )
     .flag('t')
-    .remark("0 for none"),
+    .remark("0 as 1"),
     int(
         "NACC_EMPTY_QP_EXPIRE_MS",
         -1,

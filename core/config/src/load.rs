@@ -190,19 +190,16 @@ impl Merge {
         }
     }
 
-    /// The original passes data to threads of its own, and more of them may pay off there. This implementation has
-    /// none, and reports that to a user who has set several.
+    /// Without a thread of its own the library could connect no link while the program waits elsewhere, so there is always one.
     fn check_threads(&mut self) {
         const NAME: &str = "NACC_SOR_IO_THREADS";
         let threads = self.config.io.threads;
-        if let Some(origin) = self.origin(NAME).filter(|_| threads > 1).cloned() {
-            let why =
-                "data moves in the program's own threads, and one of NetACC's makes links, whatever this value is";
+        if let Some(origin) = self.origin(NAME).filter(|_| threads == 0).cloned() {
             self.problems.push(Problem {
                 origin,
                 key: Some(NAME.to_owned()),
                 value: Some(threads.to_string()),
-                kind: ProblemKind::NoEffect { why },
+                kind: ProblemKind::NoEffect { why: "one NetACC thread connects links, as with 1" },
             });
         }
     }

@@ -137,7 +137,7 @@ fn ignored_and_default_signals_are_handed_on_as_they_were() {
 #[test]
 fn bad_flags_are_one_line_and_status_2() {
     for (arguments, said) in [
-        (&["-t", "many", "true"][..], "netacc_run: -t \"many\": not allowed; allowed: an integer from 0 to 1024, 0 for none\n"),
+        (&["-t", "many", "true"][..], "netacc_run: -t \"many\": not allowed; allowed: an integer from 0 to 1024, 0 as 1\n"),
         (&["-A", "3-1", "true"], "netacc_run: -A \"3-1\": not allowed; allowed: CPU numbers below 1024 as 0 | 1-3 | 1,3,4, or empty for no binding\n"),
         (&["-x", "true"], "netacc_run: invalid option '-x'; see netacc_run -h\n"),
     ] {

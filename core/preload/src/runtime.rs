@@ -25,9 +25,12 @@ use crate::os::inside::is_inside;
 use crate::os::{kept, own};
 use crate::spin::SpinPolicy;
 
+pub(crate) mod assistants;
 pub(crate) mod helper;
 pub(crate) mod inherited;
+pub(crate) mod poller;
 
+use assistants::Assistants;
 use helper::Helper;
 pub use inherited::Inherited;
 use inherited::{ways_to_parents, Requests};
@@ -61,8 +64,10 @@ pub struct Runtime {
     pub(crate) services: Services,
     /// How long connections to services live.
     pub(crate) lifetimes: Lifetimes,
-    /// The helper thread, as others reach it.
+    /// The first helper thread, as others reach it.
     pub(crate) helper: Helper,
+    /// The others.
+    pub(crate) assistants: Assistants,
     /// Used as long as there is no endpoint, which has its own.
     pub(crate) counters: netacc_driver::Counters,
     /// A connection has requested a search for processes that hold its socket unseen.
@@ -168,8 +173,11 @@ impl Runtime {
         self.endpoint.as_ref().map_or(&self.counters, Endpoint::counters)
     }
 
-    /// Queues a stream for promotion by the helper.
+    /// Queues a stream for promotion by the helper thread that has it in its share.
     pub fn request_promotion(&self, cell: &Arc<StreamCell>) {
+        if self.assistants.request_promotion(cell) {
+            return;
+        }
         self.promotions.lock().push(cell.clone());
         if let Some(endpoint) = &self.endpoint {
             endpoint.need_helper();
@@ -178,6 +186,9 @@ impl Runtime {
 
     /// Lets the helper find out why the peer of an accepted stream does not ask for promotion.
     pub fn request_reason(&self, cell: &Arc<StreamCell>) {
+        if self.assistants.request_reason(cell) {
+            return;
+        }
         self.unrequested.lock().push(cell.clone());
         if let Some(endpoint) = &self.endpoint {
             endpoint.need_helper();
@@ -201,9 +212,15 @@ impl Runtime {
         done
     }
 
-    /// Lets the helper watch the anchor of a linked stream.
+    /// Lets a helper thread watch the anchor of a linked stream.
     pub(crate) fn watch_anchor(&self, fd: c_int, cell: &Arc<StreamCell>) {
-        self.helper.watch(fd, cell);
+        self.assistants.of(cell).map_or(&self.helper.poller, |assistant| &assistant.poller).watch(fd, cell);
+    }
+
+    /// Ends all helper threads, and waits for their ends.
+    pub(crate) fn end_helpers(&self) {
+        self.assistants.end();
+        self.helper.end();
     }
 }
 

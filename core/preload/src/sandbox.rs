@@ -201,7 +201,7 @@ fn confine(cause: &str) {
         log::append(&rt.config, LogLevel::Warn, &format!("all connections stay on TCP, because of {cause}"));
         stats::report_at_exit();
         // No thread answers other processes any more.
-        rt.helper.end();
+        rt.end_helpers();
         stats::await_answers();
     }
     for (fd, entry) in table::entries() {

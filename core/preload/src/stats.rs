@@ -348,6 +348,10 @@ fn snapshot(rt: &Runtime, wanted: Sections) -> Snapshot {
 /// The process's counters; those of bytes and messages are of closed connections, so the live ones are added.
 fn totals(rt: &Runtime) -> Counters {
     let mut all = rt.counters().snapshot();
+    all.extend(rt.helper.done.counted(0));
+    let assistants = rt.assistants.list().iter().zip(1..);
+    all.extend(assistants.flat_map(|(assistant, number)| assistant.done.counted(number)));
+    all.extend(rt.endpoint().map(|endpoint| ("copies_shared".to_owned(), endpoint.copies().offered())));
     all.extend(rt.spin.counted().map(|(name, count)| (name.to_owned(), count)));
     all.extend(
         rt.flows

@@ -168,15 +168,17 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
     Some(LAST_THREAD_CHECK)
 }
 
-/// Whether the calling thread is the only one besides the first, which has ended, and the threads that connect links.
+/// Whether only threads of the library are left besides the first, which has ended: the calling one, its assistants, and the
+/// threads that connect links.
 fn is_alone() -> bool {
     let Ok(tasks) = netacc_descriptors::read_names("/proc/self/task") else { return false };
     let first = std::process::id();
+    let assistants = get().map_or(0, |rt| rt.assistants.running());
     let connects = |task: &std::ffi::OsString| {
         netacc_descriptors::read_text(Path::new("/proc/self/task").join(task).join("comm"))
             .is_ok_and(|name| name.trim_end() == netacc_registry::CONNECTING)
     };
     let stat = netacc_descriptors::read_text(format!("/proc/self/task/{first}/stat")).unwrap_or_default();
     let gone = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
-    gone && tasks.iter().filter(|task| !connects(task)).count() == 2
+    gone && tasks.iter().filter(|task| !connects(task)).count() == 2 + assistants
 }

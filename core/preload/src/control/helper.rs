@@ -1,9 +1,8 @@
-//! The helper thread. It runs the control path: connecting links, answering OPEN, watching the anchors of linked streams for
-//! records and for their end, serving `netacc_ss`. It sleeps in one `epoll_wait` without a timeout; an idle process uses no
-//! CPU. It blocks all signals, so the program's handlers run in the program's threads.
+//! The first helper thread, and in most processes the only one. It runs the control path: connecting links, answering OPEN, watching
+//! the anchors of linked streams for records and for their end, serving `netacc_ss`. It sleeps in one `epoll_wait` without a
+//! timeout; an idle process uses no CPU.
 
-use std::alloc::Layout;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once};
 
@@ -13,13 +12,15 @@ use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::{Reason, Role};
 
 use super::unwatched::Unwatched;
-use super::{exit, flows, links, proofs, shortage};
+use super::{exit, flows, links, proofs, shortage, threads};
 use crate::holders::search::Searches;
 use crate::os::clock::now;
 use crate::os::own::drain;
-use crate::os::{inside, kept, log, real};
+use crate::os::{log, real};
 use crate::ring::foreign::{self, Verdict};
-use crate::runtime::helper::{ASLEEP, DEVICE, KICK, PROOFS, STATS, UNWATCHED};
+use crate::runtime::assistants::Done;
+use crate::runtime::helper::{ASLEEP, DEVICE, PROOFS, STATS, UNWATCHED};
+use crate::runtime::poller::KICK;
 use crate::runtime::Runtime;
 use crate::table::{self, Entry};
 use crate::{anchor, queues, stats};
@@ -27,95 +28,32 @@ use crate::{anchor, queues, stats};
 /// Events taken at a time.
 const BATCH: usize = 64;
 
-/// Starts the thread, with every signal blocked.
+/// Starts the thread.
 ///
 /// # Errors
 /// The kernel or the C library has no thread left, or no memory for its stack. Then no thread has kept `rt`.
 pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
-    rt.helper.add(rt.helper.kick_fd(), libc::EPOLLIN, KICK);
+    rt.helper.poller.add(rt.helper.kick_fd(), libc::EPOLLIN, KICK);
     if let Some(fd) = rt.helper.stats() {
-        rt.helper.add(fd, libc::EPOLLIN, STATS);
+        rt.helper.poller.add(fd, libc::EPOLLIN, STATS);
     }
     if let Some(endpoint) = rt.endpoint() {
         for fd in endpoint.cm().event_fds() {
-            rt.helper.add(fd, libc::EPOLLIN, DEVICE);
+            rt.helper.poller.add(fd, libc::EPOLLIN, DEVICE);
         }
         if let Some(fd) = endpoint.device().channel_fd(endpoint.control_cq()) {
             // Edge-triggered, so that it need not be drained.
-            rt.helper.add(fd, libc::EPOLLIN | libc::EPOLLET, DEVICE);
+            rt.helper.poller.add(fd, libc::EPOLLIN | libc::EPOLLET, DEVICE);
         }
     }
-    // SAFETY: both sets are initialised by the calls; the mask is restored.
-    unsafe {
-        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-        let spawned = start_thread(rt);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-        spawned.map(|thread| *rt.helper.thread.lock() = Some(thread)).map_err(std::io::Error::from_raw_os_error)
-    }
-}
-
-/// Stack space for the helper's own functions. The stack has no guard page, so it is several times as long as needed.
-/// All of it counts for RLIMIT_DATA, whether it is touched or not.
-const STACK_BYTES: usize = 512 << 10;
-
-/// The length of the helper's stack: the C library puts the thread's variables there, too. Sanitizers have 900 KiB of them.
-fn stack_bytes() -> usize {
-    type LeastStack = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
-    // SAFETY: a C string. The function, which is glibc's own, has this type; it does not read the attributes.
-    let least = unsafe {
-        let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr());
-        let function = std::mem::transmute::<*mut c_void, Option<LeastStack>>(symbol);
-        function.map_or(libc::PTHREAD_STACK_MIN, |function| function(std::ptr::null()))
-    };
-    (STACK_BYTES + least).next_multiple_of(4096)
-}
-
-/// Starts the thread on memory of the library's own. The C library keeps the thread's variables there too, and what they
-/// refer to must stay reachable in a forked child, which has the memory but not the thread: a leak checker in the program
-/// would report it there.
-fn start_thread(rt: &'static Runtime) -> Result<libc::pthread_t, c_int> {
-    let check = |error: c_int| if error == 0 { Ok(()) } else { Err(error) };
-    let layout = Layout::from_size_align(stack_bytes(), 4096).map_err(|_| libc::EINVAL)?;
-    // SAFETY: the layout has a length. The memory is never freed. The attributes are initialised, used and destroyed here.
-    unsafe {
-        let stack = std::alloc::alloc(layout);
-        if stack.is_null() {
-            return Err(libc::ENOMEM);
-        }
-        kept::keep(stack);
-        let mut attributes = std::mem::zeroed();
-        check(libc::pthread_attr_init(&mut attributes))?;
-        let mut thread = std::mem::zeroed();
-        let started = check(libc::pthread_attr_setstack(&mut attributes, stack.cast(), layout.size())).and_then(|()| {
-            let argument = std::ptr::from_ref(rt).cast_mut().cast();
-            // On behalf of the thread, which takes locks of the C library and of a sanitizer before it calls `begin`.
-            rt.helper.work.begin();
-            check(libc::pthread_create(&mut thread, &attributes, begin, argument)).inspect_err(|_| rt.helper.work.end())
-        });
-        libc::pthread_attr_destroy(&mut attributes);
-        started?;
-        libc::pthread_setname_np(thread, c"netacc".as_ptr());
-        Ok(thread)
-    }
-}
-
-extern "C" fn begin(rt: *mut c_void) -> *mut c_void {
-    // SAFETY: `start_thread` passes a runtime, which lives for ever.
-    let rt = unsafe { &*rt.cast::<Runtime>() };
-    run(rt);
-    rt.helper.work.end();
-    std::ptr::null_mut()
+    threads::start(&rt.helper.work, 0, move || run(rt)).map(|thread| *rt.helper.thread.lock() = Some(thread))
 }
 
 /// The longest time for which the helper does not serve a child that waits.
 const CHILD_INTERVAL_MS: u128 = 100;
 
 fn run(rt: &'static Runtime) {
-    inside::mark_thread();
-    favour_wake_ups();
-    bind(rt);
+    threads::prepare(rt);
     let Some(endpoint) = rt.endpoint() else { return serve_only(rt) };
     if let Some(end) = &rt.end_with_this_thread {
         end();
@@ -180,7 +118,7 @@ impl Helper<'_> {
         if armed == Armed::Pending || self.has_work() {
             timeout_ms = 0;
         }
-        let n = rt.helper.work.pause(|| match rt.helper.epoll.load(Ordering::Relaxed) {
+        let n = rt.helper.work.pause(|| match rt.helper.poller.epoll.load(Ordering::Relaxed) {
             -1 => {
                 rt.helper.sleep(kicks, timeout_ms);
                 0
@@ -202,6 +140,7 @@ impl Helper<'_> {
     fn serve_requests(&self) {
         // Not in the loop's head: the lock would be held throughout the loop.
         let promotions = std::mem::take(&mut *self.rt.promotions.lock());
+        Done::add(&self.rt.helper.done.promotions, promotions.len());
         for cell in promotions {
             if let Err(reason) = self.endpoint.promote(&cell) {
                 record_reason(&cell, reason);
@@ -267,7 +206,12 @@ impl Helper<'_> {
                     unwatched.announced(now());
                 }
             }
-            key => anchor_event(self.rt, self.endpoint, key, event.events),
+            key => {
+                Done::add(&self.rt.helper.done.anchor_events, 1);
+                if let Some(cell) = self.rt.helper.poller.stream(key) {
+                    cell.anchor_event(self.endpoint, anchor::anchor_event(event.events));
+                }
+            }
         }
     }
 }
@@ -305,7 +249,7 @@ fn serve_only(rt: &'static Runtime) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     while !rt.helper.ends.load(Ordering::SeqCst) && !shortage::advance_without_endpoint(rt) {
         let timeout = exit::after_last_thread(None).map_or(-1, |soon| soon.as_millis() as c_int);
-        let epoll = rt.helper.epoll.load(Ordering::Relaxed);
+        let epoll = rt.helper.poller.epoll.load(Ordering::Relaxed);
         let (n, errno) = rt.helper.work.pause(|| {
             // SAFETY: one writable event.
             let n = unsafe { real::epoll_wait(epoll, &mut event, 1, timeout) };
@@ -321,46 +265,8 @@ fn serve_only(rt: &'static Runtime) {
     }
 }
 
-/// Keeps this thread, and those that it starts, on the processors that the configuration names.
-fn bind(rt: &Runtime) {
-    let cpus = rt.config.io.affinity.as_slice();
-    if cpus.is_empty() {
-        return;
-    }
-    let mut words = [0u64; CPU_WORDS];
-    for cpu in cpus {
-        words[*cpu as usize / 64] |= 1 << (cpu % 64);
-    }
-    // SAFETY: the set is readable, and has the given length.
-    if unsafe { libc::sched_setaffinity(0, size_of_val(&words), words.as_ptr().cast()) } != 0 {
-        let error = std::io::Error::last_os_error();
-        log::append(&rt.config, LogLevel::Warn, &format!("NACC_SOR_AFFINITY {}: {error}", rt.config.io.affinity));
-    }
-}
-
-/// Words of 64 processors in a set.
-const CPU_WORDS: usize = netacc_config::CpuList::LIMIT as usize / 64;
-
-/// Asks the scheduler for short slices: this thread runs for microseconds, but on a busy machine whole promotions wait
-/// for it. Needs no privilege; an older kernel refuses, and nothing is lost. The thread keeps the program's policy and
-/// priority: a thread of a real-time program that waited for a lesser one would wait for all others, too.
-fn favour_wake_ups() {
-    const LEN: u32 = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: all-zero is valid.
-    let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: the attributes are writable, and of this length.
-    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, LEN, 0) } == 0;
-    if !known || attr.sched_policy != libc::SCHED_OTHER as u32 {
-        return;
-    }
-    // 100 us, the shortest slice that the fair scheduler takes.
-    attr.sched_runtime = 100_000;
-    // SAFETY: the attributes are valid for the call.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
-}
-
 /// A stream that this process has accepted, and whose peer has not asked for promotion.
-fn record_unrequested(rt: &Runtime, endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+pub(super) fn record_unrequested(rt: &Runtime, endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     // The stream's own reason is more specific, and was counted already.
     if cell.lock(endpoint).proto().reason() != Reason::NotYet {
         return;
@@ -376,42 +282,11 @@ fn record_unrequested(rt: &Runtime, endpoint: &Endpoint, cell: &Arc<StreamCell>)
     }
 }
 
-fn record_reason(cell: &Arc<StreamCell>, reason: Reason) {
+pub(super) fn record_reason(cell: &Arc<StreamCell>, reason: Reason) {
     let entry = table::get_full(cell.tag().load(Ordering::Relaxed) as c_int);
     if let Some(Entry::Stream(sock)) = entry.as_deref() {
         if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, cell)) {
             sock.record_reason(reason);
-        }
-    }
-}
-
-fn anchor_event(rt: &Runtime, endpoint: &Endpoint, key: u64, events: u32) {
-    let cell = rt.helper.anchors.lock().get(&key).cloned();
-    match cell.and_then(|c| c.upgrade()) {
-        Some(cell) => cell.anchor_event(endpoint, anchor::anchor_event(events)),
-        None => drop(rt.helper.anchors.lock().remove(&key)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // Breaks if the helper of a program with a low or a real-time priority runs with the usual one.
-    #[test]
-    fn the_helper_keeps_the_programs_policy_and_priority() {
-        for policy in [libc::SCHED_OTHER, libc::SCHED_BATCH] {
-            let kept = std::thread::spawn(move || {
-                let none = libc::sched_param { sched_priority: 0 };
-                // SAFETY: a valid parameter; 0 is the calling thread. Less priority needs no privilege.
-                unsafe {
-                    assert_eq!(libc::sched_setscheduler(0, policy, &none), 0);
-                    assert_eq!(libc::setpriority(libc::PRIO_PROCESS, 0, 5), 0);
-                    favour_wake_ups();
-                    (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0))
-                }
-            });
-            assert_eq!(kept.join().expect("no panic"), (policy, 5));
         }
     }
 }

@@ -169,6 +169,9 @@ fn close_all(rt: &Runtime) {
             epoll.give_back();
         }
     }
+    // A fork that waits for this thread's work would delay the ends of the others.
+    rt.helper.work.pause(|| rt.assistants.end());
+    rt.assistants.give_back();
     rt.helper.give_back();
 }
 

@@ -11,7 +11,7 @@ use netacc_registry::{BackendFds, GiveBack};
 use parking_lot::Mutex;
 
 use super::sink::Sink;
-use super::{helper, shortage};
+use super::{assistant, helper, shortage};
 use crate::answers::Services;
 use crate::datagram::Flows;
 use crate::lifetimes::Lifetimes;
@@ -20,6 +20,7 @@ use crate::os::errno::{errno, set_errno};
 use crate::os::inside::Inside;
 use crate::os::{kept, limits, log, own, real};
 use crate::ring::foreign;
+use crate::runtime::assistants::Assistants;
 use crate::runtime::helper::{Helper, ASLEEP};
 use crate::runtime::inherited::Requests;
 use crate::runtime::{get, publish, Runtime};
@@ -76,6 +77,7 @@ pub fn start() -> &'static Runtime {
         // SAFETY: there is no helper, so no other thread has a reference.
         go_without_helper(unsafe { &mut *made }, &error);
     }
+    assistant::spawn(rt);
     publish(rt);
     drop(inside);
     set_errno(errno);
@@ -105,6 +107,7 @@ fn make() -> Runtime {
         promotions: Mutex::default(),
         unrequested: Mutex::default(),
         helper,
+        assistants: Assistants::default(),
         counters: netacc_driver::Counters::default(),
         search_wanted: AtomicBool::new(false),
         child_requests: Requests::new(),
@@ -132,6 +135,7 @@ fn make() -> Runtime {
             rt.end_with_this_thread = Some(backend.end_with_this_thread);
             rt.leave_backend = Some(backend.leave);
             rt.give_back_of_backend = Some(backend.give_back);
+            rt.assistants = assistant::make(&rt);
         }
         Err((reason, text)) => refuse(&mut rt, reason, text),
     }

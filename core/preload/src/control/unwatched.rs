@@ -88,14 +88,14 @@ impl<'a> Unwatched<'a> {
         }
         let channel = endpoint.device().channel_fd(common)?;
         // Threads that sleep on a link of the queue make its channel readable as well, hence no event that was not asked for.
-        rt.helper.add(channel, 0, UNWATCHED).then(|| Unwatched { rt, endpoint, channel, pacing: Pacing::new() })
+        rt.helper.poller.add(channel, 0, UNWATCHED).then(|| Unwatched { rt, endpoint, channel, pacing: Pacing::new() })
     }
 
     /// Arms the queue if it is time. Returns when to call again.
     pub(super) fn advance(&mut self, now: Instant) -> Option<Instant> {
         if self.pacing.is_due(now) {
             self.pacing.arm(now);
-            self.rt.helper.change(self.channel, libc::EPOLLIN | libc::EPOLLONESHOT, UNWATCHED);
+            self.rt.helper.poller.change(self.channel, libc::EPOLLIN | libc::EPOLLONESHOT, UNWATCHED);
             if self.endpoint.device().arm(self.endpoint.default_cq()) == Armed::Pending {
                 self.announced(now);
             }

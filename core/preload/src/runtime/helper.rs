@@ -1,26 +1,24 @@
-//! The interface of other threads to the helper thread.
+//! The interface of other threads to the first helper thread.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-use netacc_driver::StreamCell;
 use parking_lot::Mutex;
 
-use crate::os::own::{self, kick, new_eventfd};
+use super::assistants::Done;
+use super::poller::Poller;
+use crate::os::own;
 use crate::os::work::Work;
-use crate::os::{futex, real, uses};
+use crate::os::{futex, uses};
 
 /// True while the helper sleeps, or is about to: the thread that swaps it to false must kick it.
 pub(crate) static ASLEEP: AtomicBool = AtomicBool::new(false);
 
-/// The helper thread's descriptors, and the anchors that it is to watch.
+/// The helper thread's descriptors.
 pub(crate) struct Helper {
+    pub(crate) poller: Poller,
     /// Each -1 where there is none, or it was given back.
-    pub(crate) epoll: AtomicI32,
-    kick: AtomicI32,
     stats: AtomicI32,
     /// The list of the process's mappings.
     mappings: AtomicI32,
@@ -28,23 +26,19 @@ pub(crate) struct Helper {
     proofs: AtomicI32,
     /// Counts kicks once the eventfd was given back; the helper sleeps on it then.
     pub(crate) kicks: AtomicU32,
-    pub(crate) anchors: Mutex<HashMap<u64, Weak<StreamCell>>>,
-    next: AtomicU64,
     /// The thread is to end.
     pub(crate) ends: AtomicBool,
     pub(crate) thread: Mutex<Option<libc::pthread_t>>,
-    /// The work of this thread, and of those that answer `netacc_ss`.
+    /// The work of this thread, of the assistants, and of the threads that answer `netacc_ss`.
     pub(crate) work: Work,
+    pub(crate) done: Done,
 }
 
 impl Helper {
     /// With the listener of `netacc_ss` and the list of the process's mappings, if these can be had.
     pub(crate) fn new(stats: Option<c_int>, mappings: Option<c_int>) -> Helper {
-        // SAFETY: no pointers.
-        let epoll = own::keep(|| unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) }).unwrap_or(-1);
         Helper {
-            epoll: AtomicI32::new(epoll),
-            kick: AtomicI32::new(new_eventfd().unwrap_or(-1)),
+            poller: Poller::new(),
             stats: AtomicI32::new(stats.unwrap_or(-1)),
             mappings: AtomicI32::new(mappings.unwrap_or(-1)),
             ..Helper::none()
@@ -64,23 +58,21 @@ impl Helper {
     /// For a process without a helper thread, and without descriptors of the library.
     pub(crate) fn none() -> Helper {
         Helper {
-            epoll: AtomicI32::new(-1),
-            kick: AtomicI32::new(-1),
+            poller: Poller::none(),
             stats: AtomicI32::new(-1),
             mappings: AtomicI32::new(-1),
             proofs: AtomicI32::new(-1),
             kicks: AtomicU32::new(0),
-            anchors: Mutex::default(),
-            next: AtomicU64::new(FIRST_ANCHOR),
             ends: AtomicBool::new(false),
             thread: Mutex::default(),
             work: Work::default(),
+            done: Done::default(),
         }
     }
 
     /// The descriptor that wakes the helper, for a child to keep; -1 if there is none.
     pub(crate) fn kick_fd(&self) -> c_int {
-        self.kick.load(Ordering::SeqCst)
+        self.poller.kick_fd()
     }
 
     /// Wakes the helper. Safe in a signal handler.
@@ -91,12 +83,12 @@ impl Helper {
                 self.kicks.fetch_add(1, Ordering::SeqCst);
                 futex::wake_all(&self.kicks);
             }
-            fd => kick(fd),
+            fd => own::kick(fd),
         }
     }
 
     fn all(&self) -> [&AtomicI32; 5] {
-        [&self.epoll, &self.kick, &self.stats, &self.mappings, &self.proofs]
+        [&self.poller.epoll, &self.poller.kick, &self.stats, &self.mappings, &self.proofs]
     }
 
     pub(crate) fn fds(&self) -> Vec<c_int> {
@@ -134,7 +126,7 @@ impl Helper {
     pub(crate) fn proofs(&self, make: impl FnOnce() -> Option<c_int>) -> Option<c_int> {
         let _use = uses::Use::begin();
         let known = self.proofs.load(Ordering::SeqCst);
-        if known >= 0 || self.epoll.load(Ordering::SeqCst) < 0 {
+        if known >= 0 || self.poller.epoll.load(Ordering::SeqCst) < 0 {
             return Some(known).filter(|fd| *fd >= 0);
         }
         let fd = make()?;
@@ -142,7 +134,7 @@ impl Helper {
             own::discard(fd);
             return Some(other);
         }
-        if self.add(fd, libc::EPOLLIN, PROOFS) {
+        if self.poller.add(fd, libc::EPOLLIN, PROOFS) {
             return Some(fd);
         }
         // The descriptors were given back meanwhile.
@@ -156,43 +148,9 @@ impl Helper {
     pub(crate) fn sleep(&self, seen: u32, timeout_ms: c_int) {
         futex::wait(&self.kicks, seen, u64::try_from(timeout_ms).ok().map(Duration::from_millis));
     }
-
-    /// Watches a descriptor of the library's; `data` comes with its events.
-    pub(crate) fn add(&self, fd: c_int, events: c_int, data: u64) -> bool {
-        let mut event = libc::epoll_event { events: events as u32, u64: data };
-        // SAFETY: the event is readable.
-        unsafe { real::epoll_ctl(self.epoll.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, &mut event) == 0 }
-    }
-
-    /// Waits for other events of a descriptor from now on.
-    pub(crate) fn change(&self, fd: c_int, events: c_int, data: u64) {
-        let mut event = libc::epoll_event { events: events as u32, u64: data };
-        // SAFETY: the event is readable.
-        unsafe { real::epoll_ctl(self.epoll.load(Ordering::Relaxed), libc::EPOLL_CTL_MOD, fd, &mut event) };
-    }
-
-    /// Watches an anchor for records and for its end. The registration goes with the descriptor.
-    pub(crate) fn watch(&self, fd: c_int, cell: &Arc<StreamCell>) {
-        let key = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut anchors = self.anchors.lock();
-        if anchors.len() > 64 && anchors.len().is_power_of_two() {
-            anchors.retain(|_, cell| cell.strong_count() > 0);
-        }
-        anchors.insert(key, Arc::downgrade(cell));
-        drop(anchors);
-        let events = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET;
-        let _use = uses::Use::begin();
-        if !self.add(fd, events, key) {
-            let mut event = libc::epoll_event { events: events as u32, u64: key };
-            // SAFETY: the event is readable.
-            unsafe { real::epoll_ctl(self.epoll.load(Ordering::Relaxed), libc::EPOLL_CTL_MOD, fd, &mut event) };
-        }
-    }
 }
 
-pub(crate) const KICK: u64 = 0;
 pub(crate) const STATS: u64 = 1;
 pub(crate) const DEVICE: u64 = 2;
 pub(crate) const UNWATCHED: u64 = 3;
 pub(crate) const PROOFS: u64 = 4;
-const FIRST_ANCHOR: u64 = 16;
