@@ -26,4 +26,5 @@ for busy in 1 2 4 8; do
     target/release/netacc bench datagrams --pairs 5 --busy "$busy" -d 64,1472,60000 --json "results/datagrams-busy$busy.json"
 done
 python3 results/udpdk.py --json results/udpdk.json
+python3 results/threads.py --json results/threads.json
 python3 results/wakeups.py --json results/wakeups.json
