@@ -45,6 +45,7 @@ RnicDevice::GetTypeId()
 RnicDevice::RnicDevice()
     : m_node(0),
       m_timer(NEVER),
+      m_handleTimer(&RnicDevice::HandleTimer, this),
       m_packetsTurn(false),
       m_dropped(0)
 {
@@ -190,19 +191,20 @@ RnicDevice::ServeThis()
     if (at < m_timer)
     {
         m_timer = at;
-        Simulator::Schedule(NanoSeconds(at - now), &RnicDevice::HandleTimer, this, at);
+        m_handleTimer.Schedule(NanoSeconds(at - now));
     }
 }
 
 void
-RnicDevice::HandleTimer(uint64_t at)
+RnicDevice::HandleTimer()
 {
-    if (m_timer != at)
+    auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
+    if (m_timer != now)
     {
         return;
     }
     m_timer = NEVER;
-    m_fleet->GetModel().handle_timer(m_node, at);
+    m_fleet->GetModel().handle_timer(m_node, now);
     Serve();
 }
 

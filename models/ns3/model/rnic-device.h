@@ -7,6 +7,7 @@
 #ifndef RNIC_DEVICE_H
 #define RNIC_DEVICE_H
 
+#include "rnic-event.h"
 #include "rnic-fleet.h"
 #include "rnic-port.h"
 
@@ -88,17 +89,15 @@ class RnicDevice : public Object
     /// The port is ready: sends the next frame, if there is one.
     void SendNext();
 
-    /**
-     * The time has come that the NIC asked for, unless it has asked for an earlier one since.
-     * \param at that time, in nanoseconds
-     */
-    void HandleTimer(uint64_t at);
+    /// A time has come that the NIC asked for. It may have asked for an earlier one since.
+    void HandleTimer();
 
     Ptr<RnicFleet> m_fleet;                     //!< the NICs
     uint32_t m_node;                            //!< which of them this is
     Ptr<RnicPort> m_port;                       //!< where it sends
     std::vector<RnicDevice*> m_neighbours;      //!< by node; they live as long as this one
-    uint64_t m_timer;                           //!< when HandleTimer is scheduled; the greatest number if it is not
+    uint64_t m_timer;                           //!< when HandleTimer is to serve the NIC; the greatest number if it is not
+    RnicRepeatedEvent m_handleTimer;            //!< the event of HandleTimer
     uint32_t m_queuePackets;                    //!< attribute QueuePackets
     std::deque<RnicFrame> m_queue;              //!< frames with packets that wait for the port
     bool m_packetsTurn;                         //!< if both have something, the next frame is one with a packet

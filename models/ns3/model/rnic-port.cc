@@ -22,6 +22,32 @@ NS_OBJECT_ENSURE_REGISTERED(RnicPort);
 /// Bytes of a pause frame on the link, with preamble and gap: the smallest frame.
 static const uint32_t PAUSE_FRAME_BYTES = 84;
 
+class RnicPort::Arrival : public EventImpl
+{
+  public:
+    /**
+     * \param port where the frame was sent
+     * \param frame the frame
+     */
+    Arrival(RnicPort& port, const RnicFrame& frame)
+        : m_port(port),
+          m_frame(frame)
+    {
+    }
+
+  private:
+    void Notify() override
+    {
+        if (!m_port.m_receiver.IsNull())
+        {
+            m_port.m_receiver(m_frame);
+        }
+    }
+
+    RnicPort& m_port;  //!< where it was sent
+    RnicFrame m_frame; //!< the frame
+};
+
 TypeId
 RnicPort::GetTypeId()
 {
@@ -80,7 +106,8 @@ RnicPort::RnicPort()
       m_busy(false),
       m_cut(false),
       m_paused(false),
-      m_lost(0)
+      m_lost(0),
+      m_sendComplete(&RnicPort::SendComplete, this)
 {
 }
 
@@ -142,7 +169,7 @@ RnicPort::Send(const RnicFrame& frame)
     Time busy = NanoSeconds(busyNs);
     bool lost = m_random.Chance(m_lossPpm);
     bool twice = m_random.Chance(m_duplicatePpm);
-    Simulator::Schedule(busy, &RnicPort::SendComplete, this);
+    m_sendComplete.Schedule(busy);
     if (lost || m_cut)
     {
         m_lost++;
@@ -151,7 +178,7 @@ RnicPort::Send(const RnicFrame& frame)
     }
     for (int copies = twice ? 2 : 1; copies > 0; copies--)
     {
-        Simulator::Schedule(busy + m_delay + DrawLateness(), &RnicPort::Arrive, this, frame);
+        ScheduleRnicEvent(busy + m_delay + DrawLateness(), new Arrival(*this, frame));
     }
 }
 
@@ -179,15 +206,6 @@ RnicPort::SendComplete()
     if (!m_paused && !m_ready.IsNull())
     {
         m_ready();
-    }
-}
-
-void
-RnicPort::Arrive(RnicFrame frame)
-{
-    if (!m_receiver.IsNull())
-    {
-        m_receiver(frame);
     }
 }
 

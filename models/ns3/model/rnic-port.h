@@ -7,6 +7,7 @@
 #ifndef RNIC_PORT_H
 #define RNIC_PORT_H
 
+#include "rnic-event.h"
 #include "rnic-frame.h"
 
 #include "ns3/callback.h"
@@ -109,11 +110,8 @@ class RnicPort : public Object
     /// The frame has been sent.
     void SendComplete();
 
-    /**
-     * A frame reaches the other end.
-     * \param frame the frame
-     */
-    void Arrive(RnicFrame frame);
+    /// A frame reaches the other end.
+    class Arrival;
 
     /// \return by how much the next copy of a frame is late
     Time DrawLateness();
@@ -133,6 +131,7 @@ class RnicPort : public Object
     uint64_t m_sentNs{0};    //!< time that all frames so far have taken
     uint64_t m_sentBytes{0}; //!< of frames whose sending has begun
     uint64_t m_pauses{0};   //!< pauses by the peer so far
+    RnicRepeatedEvent m_sendComplete;               //!< the frame has been sent
     Callback<void, const RnicFrame&> m_receiver;    //!< the other end
     Callback<void> m_ready;                         //!< the owner
     TracedCallback<const RnicFrame&> m_txTrace;     //!< a frame begins
