@@ -34,6 +34,9 @@ enum ExitCode : int
     BROKEN = 5,     //!< a byte was not the one written
 };
 
+/// Bytes of a page of memory.
+const uint32_t PAGE_BYTES = 4096;
+
 /// Calls a recording at each tick, and ends the run at its verdict.
 class Watch
 {
@@ -165,12 +168,18 @@ main(int argc, char* argv[])
     ObjectFactory scheduler;
     scheduler.SetTypeId("ns3::PriorityQueueScheduler");
     Simulator::SetScheduler(scheduler);
-    RnicHelper::TakeMemoryWhenUsed();
     ExitCode code = USAGE;
     try
     {
         auto scenario = netacc::read_scenario(rust::Str(text));
+        // A ring of one page takes all of itself anyway, and the kernel need not be asked for each.
+        if (scenario->ring_bytes() > PAGE_BYTES)
+        {
+            RnicHelper::TakeMemoryWhenUsed();
+        }
         Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
+        // Never freed: the process ends with the run, and freeing all connections one by one takes time.
+        fleet->Ref();
         fleet->Adopt(scenario->fleet());
         netacc::NetworkSpec spec = scenario->network();
         ScenarioNetwork network(spec, fleet);

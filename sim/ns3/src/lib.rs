@@ -342,6 +342,8 @@ mod ffi {
         fn read_scenario(text: &str) -> Result<Box<Scenario>>;
         /// The description of the network.
         fn network(self: &Scenario) -> NetworkSpec;
+        /// Bytes of each ring of its processes.
+        fn ring_bytes(self: &Scenario) -> u32;
         /// Its hosts, before the first request. Throws if a host cannot be made.
         fn fleet(self: &Scenario) -> Result<Box<Fleet>>;
         /// Begins to record a run of it in a folder. Throws if a file cannot be written.

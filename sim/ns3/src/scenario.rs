@@ -48,6 +48,10 @@ impl Scenario {
         }
     }
 
+    pub(crate) fn ring_bytes(&self) -> u32 {
+        self.0.stack.ring_bytes
+    }
+
     pub(crate) fn fleet(&self) -> Result<Box<Fleet>, ScenarioError> {
         Ok(Box::new(Fleet::of_run(self.0.run()?)))
     }
