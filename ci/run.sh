@@ -367,6 +367,7 @@ job_sim-tools() { # what `netacc sim` needs: the Python environment .venv, and t
 job_studies() { # scenarios, their tools, and simulation against closed forms and published results (arguments: for pytest)
     need_lab
     need_ns3
+    need valgrind=valgrind
     need_binaries
     # The blocks of a tutorial need each other, and those of one file share simulations.
     .venv/bin/python -m pytest -n 2 --dist loadfile tests/sim tests/analysis docs/tutorials/simulation.md "$@"

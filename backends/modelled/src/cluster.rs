@@ -17,6 +17,17 @@ use crate::state::{HostState, State};
 /// Entries of the directory. Arbitrary.
 const DIRECTORY_CAPACITY: usize = 1 << 20;
 
+/// What a host's processes have not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// They have taken everything.
+    None,
+    /// The endpoint's device has something: queue pairs with completions, or events of the connection manager.
+    Device,
+    /// Only others have: the helper thread a deferred event, or programs that use verbs themselves.
+    Others,
+}
+
 /// Hosts on a network. Clones are handles to the same cluster.
 #[derive(Clone)]
 pub struct Cluster {
@@ -169,6 +180,23 @@ impl Cluster {
         });
     }
 
+    /// What the processes of a host have not taken, and virtual time.
+    pub fn news(&self, host: HostId) -> (Instant, News) {
+        self.with(|s| {
+            let now = s.net.now();
+            let host = s.host(host);
+            let news = if host.cqs.has_ready() || host.released.map_or(!host.events.is_empty(), |released| released > 0)
+            {
+                News::Device
+            } else if !host.events.is_empty() || !host.verbs.events.is_empty() {
+                News::Others
+            } else {
+                News::None
+            };
+            (now, news)
+        })
+    }
+
     /// Regions and queue pairs that a process has.
     pub fn holdings(&self, host: HostId) -> (usize, usize) {
         self.with(|s| (s.host(host).regions.len(), s.host(host).qps.len()))
@@ -203,15 +231,17 @@ impl Cluster {
 
     /// The time at which a host's NIC must be called, has finished a command, or interrupts a sleeper.
     pub fn next_deadline(&self, host: HostId) -> Option<Instant> {
-        self.with(|s| {
-            let due = s.due(host);
-            s.net.next_deadline(host.0 as usize).into_iter().chain(due).min()
-        })
+        self.with(|s| Instant::earliest([s.net.next_deadline(host.0 as usize), s.due(host)]))
     }
 
     /// A host that must be served again, in the order in which they became so.
     pub fn take_dirty(&self) -> Option<HostId> {
         self.with(|s| s.net.take_dirty().map(|host| HostId(host as u32)))
+    }
+
+    /// The simulator serves a host in any case, because it has called in for it.
+    pub fn clear_dirty(&self, host: HostId) {
+        self.with(|s| s.net.clear_dirty(host.0 as usize));
     }
 
     /// Runs `f` under the lock.

@@ -34,7 +34,7 @@ mod tcp;
 mod verbs;
 mod verbs_events;
 
-pub use cluster::Cluster;
+pub use cluster::{Cluster, News};
 pub use config::{HostConfig, Interrupts};
 pub use device::HostDevice;
 pub use id::HostId;

@@ -122,6 +122,13 @@ impl Net {
         }
     }
 
+    /// The caller serves a host in any case.
+    pub(crate) fn clear_dirty(&mut self, host: usize) {
+        if let Net::Driven(driven) = self {
+            driven.dirty.retain(|dirty| *dirty != host);
+        }
+    }
+
     /// The simulator delivers a packet.
     pub(crate) fn handle_packet(&mut self, host: usize, now: Instant, packet: Packet) {
         if let Net::Driven(driven) = self {

@@ -141,7 +141,7 @@ impl State {
         let state = &self.hosts[host.0 as usize];
         let interrupt = state.cqs.next_readable(self.net.now());
         let commanded = state.commanded.front().map(|(at, _)| *at);
-        interrupt.into_iter().chain(commanded).min()
+        Instant::earliest([interrupt, commanded])
     }
 
     /// A host's NIC got work: takes out the results.

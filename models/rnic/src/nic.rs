@@ -370,11 +370,11 @@ impl Nic {
     /// polled, have no time.
     pub fn next_deadline(&self) -> Option<Instant> {
         let staged = self.staged.as_ref().map(|(done, _)| *done);
-        let polled = [staged, self.visible.front().map(|(at, _)| *at), self.control.next_due()];
-        let later = polled.into_iter().flatten().filter(|at| *at > self.now);
+        let visible = self.visible.front().map(|(at, _)| *at);
+        let later = |at: Option<Instant>| at.filter(|at| *at > self.now);
         let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
         let receiving = self.receiving.front().map(|(done, _)| *done);
-        later.chain(timer).chain(receiving).min()
+        Instant::earliest([later(staged), later(visible), later(self.control.next_due()), timer, receiving])
     }
 
     /// Does what is due.

@@ -21,11 +21,8 @@ impl Nic {
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         self.now = now;
         self.start_transmit();
-        let (done, packet) = self.staged?;
-        if done > now {
-            return None;
-        }
-        self.staged = None;
+        // The packet is long: it is moved only if it leaves.
+        let (_, packet) = self.staged.take_if(|(done, _)| *done <= now)?;
         self.start_transmit();
         Some(packet)
     }

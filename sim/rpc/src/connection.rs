@@ -13,7 +13,7 @@ use netacc_host::ProcessorConfig;
 use netacc_proto::Role;
 
 use crate::config::Tcp;
-use crate::process::{Direction, End};
+use crate::process::{Chunk, Direction, End};
 use crate::stages::Underway;
 use crate::workload::{Conversation, Source};
 
@@ -198,17 +198,17 @@ impl Connection {
     }
 
     /// A side reads all available bytes.
-    pub(crate) fn read(&mut self, endpoint: &Endpoint, side: usize, now: Instant) -> Result<(), u64> {
+    pub(crate) fn read(&mut self, endpoint: &Endpoint, side: usize, call: (Instant, &mut Chunk)) -> Result<(), u64> {
         let Some(socket) = &mut self.sockets[side] else { return Ok(()) };
         let mut end = End { endpoint, cell: &socket.cell, anchor: &mut socket.anchor };
-        self.directions[1 - side].read(&mut end, self.salt + 1 - side as u64, now)
+        self.directions[1 - side].read(&mut end, self.salt + 1 - side as u64, call)
     }
 
     /// A side writes up to position `until`, as far as there is room.
-    pub(crate) fn write(&mut self, endpoint: &Endpoint, side: usize, until: u64, now: Instant) {
+    pub(crate) fn write(&mut self, endpoint: &Endpoint, side: usize, until: u64, call: (Instant, &mut Chunk)) {
         let Some(socket) = &mut self.sockets[side] else { return };
         let mut end = End { endpoint, cell: &socket.cell, anchor: &mut socket.anchor };
-        self.directions[side].write(&mut end, self.salt + side as u64, until, now);
+        self.directions[side].write(&mut end, self.salt + side as u64, until, call);
         self.blocked[side] = self.directions[side].written < until;
     }
 

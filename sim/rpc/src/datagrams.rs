@@ -155,7 +155,6 @@ impl Run {
             for flow in std::mem::take(&mut state.port.blocked) {
                 state.timers.push(Reverse((now, Due::Datagrams(flow))));
             }
-            state.wake = Some(now);
             self.rewoken.push(host as u32);
         }
         Some(packet)

@@ -1,6 +1,6 @@
 //! A process: an endpoint on its device, and its ends of conversations.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,10 @@ pub struct Broken {
 pub(crate) struct ReadyStreams {
     ready: Mutex<Vec<u32>>,
     posted: Mutex<Vec<Posted>>,
+    /// The endpoint has queued work for its control path.
+    has_work: AtomicBool,
+    /// Something was added to these lists since the last [`take`](ReadyStreams::take).
+    is_new: AtomicBool,
 }
 
 /// The device has a stream's bytes up to a position on its link.
@@ -38,8 +42,9 @@ pub(crate) struct Posted {
 }
 
 impl ReadyStreams {
-    /// Takes them, each once, in order.
+    /// Takes them, each once, in order. To be called after [`take_posted`](ReadyStreams::take_posted).
     pub(crate) fn take(&self) -> Vec<usize> {
+        self.is_new.store(false, Ordering::Relaxed);
         let mut ready = std::mem::take(&mut *self.list());
         ready.sort_unstable();
         ready.dedup();
@@ -48,16 +53,31 @@ impl ReadyStreams {
 
     /// Takes what was posted, in order. Nothing is kept unless the endpoint is traced.
     pub(crate) fn take_posted(&self) -> Vec<Posted> {
-        std::mem::take(&mut *self.posted.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.posted_list())
+    }
+
+    /// Whether the endpoint has queued work for its control path since the last [`run_process`].
+    pub(crate) fn has_work(&self) -> bool {
+        self.has_work.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is anything to take, or for the endpoint to do.
+    pub(crate) fn has_any(&self) -> bool {
+        self.has_work() || self.is_new.load(Ordering::Relaxed)
     }
 
     /// As if a stream had something new.
     pub(crate) fn renew(&self, number: u32) {
+        self.is_new.store(true, Ordering::Relaxed);
         self.list().push(number);
     }
 
     fn add(&self, cell: &Arc<StreamCell>) {
-        self.list().push(cell.tag().load(Ordering::Relaxed));
+        self.renew(cell.tag().load(Ordering::Relaxed));
+    }
+
+    fn posted_list(&self) -> MutexGuard<'_, Vec<Posted>> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<u32>> {
@@ -82,7 +102,8 @@ impl ReadySink for ReadyStreams {
         if marked.mark == Mark::Posted {
             let number = cell.tag().load(Ordering::Relaxed) as usize;
             let posted = Posted { number, position: marked.position };
-            self.posted.lock().unwrap_or_else(PoisonError::into_inner).push(posted);
+            self.is_new.store(true, Ordering::Relaxed);
+            self.posted_list().push(posted);
         }
     }
 }
@@ -146,7 +167,9 @@ pub(crate) fn endpoint(
         nonce
     };
     let (cm, directory) = (device.clone(), device.clone());
-    Endpoint::new(device.clone(), cm, directory, config, ready.clone(), Box::new(|| {}), Box::new(nonces))
+    let helper = ready.clone();
+    let helper_needed = Box::new(move || helper.has_work.store(true, Ordering::Relaxed));
+    Endpoint::new(device.clone(), cm, directory, config, ready.clone(), helper_needed, Box::new(nonces))
 }
 
 /// An end of a connection: its stream, and the socket under it.
@@ -164,17 +187,25 @@ pub(crate) struct Direction {
 }
 
 /// Bytes that one call moves at most. Arbitrary.
-const CHUNK: u64 = 16_384;
+const CHUNK: usize = 16_384;
+
+/// Memory for the bytes of one call. Each call overwrites it, and all of a run use the same.
+pub(crate) struct Chunk(Box<[u8; CHUNK]>);
+
+impl Chunk {
+    pub(crate) fn new() -> Chunk {
+        Chunk(Box::new([0; CHUNK]))
+    }
+}
 
 impl Direction {
     /// Writes up to position `until`, as far as there is room.
-    pub(crate) fn write(&mut self, end: &mut End<'_>, salt: u64, until: u64, now: Instant) {
-        let mut bytes = Vec::new();
+    pub(crate) fn write(&mut self, end: &mut End<'_>, salt: u64, until: u64, (now, chunk): (Instant, &mut Chunk)) {
         while self.written < until {
-            let count = (until - self.written).min(CHUNK);
-            bytes.resize(count as usize, 0);
-            fill(salt, self.written, &mut bytes);
-            let sent = end.send(&bytes, now) as u64;
+            let count = (until - self.written).min(CHUNK as u64);
+            let bytes = &mut chunk.0[..count as usize];
+            fill(salt, self.written, bytes);
+            let sent = end.send(bytes, now) as u64;
             self.written += sent;
             if sent < count {
                 break;
@@ -183,10 +214,15 @@ impl Direction {
     }
 
     /// Reads what there is.
-    pub(crate) fn read(&mut self, end: &mut End<'_>, salt: u64, now: Instant) -> Result<(), u64> {
-        let mut bytes = vec![0; CHUNK as usize];
+    pub(crate) fn read(
+        &mut self,
+        end: &mut End<'_>,
+        salt: u64,
+        (now, chunk): (Instant, &mut Chunk),
+    ) -> Result<(), u64> {
+        let bytes = &mut chunk.0[..];
         loop {
-            let count = end.receive(&mut bytes, now);
+            let count = end.receive(bytes, now);
             if let Some(position) = mismatch(salt, self.read, &bytes[..count]) {
                 return Err(position);
             }
@@ -348,13 +384,15 @@ fn has_come(connection: Connection<'_>, call: &SendCall<'_>, wait: SendWait) -> 
 const MAX_TURNS: u32 = 16;
 
 /// One look at everything; when the endpoint wants another by itself.
-pub(crate) fn run_process(endpoint: &Endpoint, now: Instant) -> Option<Instant> {
+pub(crate) fn run_process(endpoint: &Endpoint, ready: &ReadyStreams, now: Instant) -> Option<Instant> {
+    ready.has_work.store(false, Ordering::Relaxed);
     let mut wake = endpoint.progress(now);
     endpoint.poll(endpoint.default_cq());
     for _ in 0..MAX_TURNS {
         if !endpoint.has_work() {
             break;
         }
+        ready.has_work.store(false, Ordering::Relaxed);
         wake = endpoint.progress(now);
         endpoint.poll(endpoint.default_cq());
     }

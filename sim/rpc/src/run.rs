@@ -18,7 +18,7 @@ use crate::exchanges::VerbsExchanges;
 use crate::flow::{Flow, Port};
 use crate::host_threads::HostThreads;
 use crate::measured::{Carried, Measured, Sample, ShortConnection};
-use crate::process::{endpoint, Broken, ReadyStreams};
+use crate::process::{endpoint, Broken, Chunk, ReadyStreams};
 use crate::short_client::ShortClient;
 use crate::stages::TracedMessage;
 use crate::workload::{Arrival, Conversation, Dependent, Received, Transport};
@@ -64,7 +64,8 @@ pub(crate) struct HostState {
     /// Peers' streams that were granted a link, as far as the helper thread was sent for them.
     pub(crate) granted: u64,
     pub(crate) ready: Arc<ReadyStreams>,
-    pub(crate) wake: Option<Instant>,
+    /// When the endpoint wants a turn by itself.
+    pub(crate) endpoint_wake: Option<Instant>,
     pub(crate) timers: BinaryHeap<Reverse<(Instant, Due)>>,
 }
 
@@ -79,9 +80,23 @@ impl HostState {
             port: Port::default(),
             granted: 0,
             ready,
-            wake: None,
+            // The first turn is for everything.
+            endpoint_wake: Some(Instant::ZERO),
+
             timers: BinaryHeap::new(),
         }
+    }
+}
+
+impl HostState {
+    /// When its process has something to do by itself.
+    pub(crate) fn wake(&self) -> Option<Instant> {
+        Instant::earliest([self.endpoint_wake, self.timers.peek().map(|Reverse((at, _))| *at)])
+    }
+
+    /// When a thread of its process has done its work, or runs.
+    pub(crate) fn thread_deadline(&self) -> Option<Instant> {
+        self.threads.as_ref().and_then(|threads| threads.processors.next_deadline())
     }
 }
 
@@ -159,6 +174,7 @@ pub struct Run {
     pub(crate) wires: TcpWires,
     pub(crate) tcp: Tcp,
     pub(crate) results: Results,
+    pub(crate) chunk: Chunk,
     /// Requests that wait for others: the number of the connection, and that of the request on it.
     pub(crate) dependents: BTreeMap<Received, Vec<(usize, usize)>>,
     /// Conversations that are not complete.
@@ -219,6 +235,7 @@ impl Run {
             wires: TcpWires::default(),
             tcp: config.tcp,
             results: Results::new(config),
+            chunk: Chunk::new(),
             dependents: BTreeMap::new(),
             open: 0,
             broken: None,
@@ -292,10 +309,9 @@ impl Run {
 
     /// When a host wants to be called. Deadlines for housekeeping end with the last response.
     pub fn next_deadline(&self, host: u32) -> Option<Instant> {
-        let wake = self.hosts.get(host as usize)?.wake;
-        let wake = wake.filter(|_| self.open > 0);
-        let threads = self.hosts[host as usize].threads.as_ref().and_then(|d| d.processors.next_deadline());
-        wake.into_iter().chain(threads).chain(self.cluster.next_deadline(HostId(host))).min()
+        let state = self.hosts.get(host as usize)?;
+        let wake = state.wake().filter(|_| self.open > 0);
+        Instant::earliest([wake, state.thread_deadline(), self.cluster.next_deadline(HostId(host))])
     }
 
     /// A host that must be served again though nothing came for it.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use netacc_device::Instant;
 use netacc_host::Part;
-use netacc_modelled::{HostId, Interrupts};
+use netacc_modelled::{HostId, Interrupts, News};
 use netacc_rnic::{Body, Packet};
 
 use crate::config::Tcp;
@@ -95,14 +95,16 @@ impl Run {
                 self.receive_datagram(host as usize, packet, now);
             }
             self.turn(host as usize);
+            self.cluster.clear_dirty(HostId(host));
         }
     }
 
-    /// A host's deadline is now.
+    /// A host's deadline is now. The simulator serves the host after this call, as after each packet.
     pub fn handle_timer(&mut self, host: u32, now: Instant) {
         if (host as usize) < self.endpoints.len() {
             self.cluster.handle_timer(HostId(host), now);
             self.turn(host as usize);
+            self.cluster.clear_dirty(HostId(host));
         }
     }
 
@@ -133,12 +135,14 @@ impl Run {
     /// The process of a host polls its device and does what it can; and, while a connection of its has not been
     /// promoted, so does the other end, as the anchor's bytes take no time, and then this one again.
     fn turn(&mut self, host: usize) {
-        let peers = self.run_process(host);
-        for peer in &peers {
-            self.run_process(*peer);
-        }
-        if !peers.is_empty() {
-            self.run_process(host);
+        if self.has_work(host) {
+            let peers = self.run_process(host);
+            for peer in &peers {
+                self.run_process(*peer);
+            }
+            if !peers.is_empty() {
+                self.run_process(host);
+            }
         }
         for _ in 0..MAX_POLLS {
             let Some(host) = self.nudged.pop() else { break };
@@ -170,7 +174,7 @@ impl Run {
         let now = self.cluster.now();
         let mut peers = Vec::new();
         for _ in 0..MAX_POLLS {
-            let wake = run_process(&self.endpoints[host], now);
+            self.run_endpoint(host, now);
             self.trace_posts(host, now);
             let mut ready = self.hosts[host].ready.take();
             self.poll_verbs(host, now);
@@ -190,8 +194,6 @@ impl Run {
             self.send_helper(host, now);
             self.work(host, now);
             self.release_all_over();
-            let wake_at = self.hosts[host].timers.peek().map(|Reverse((at, _))| *at);
-            self.hosts[host].wake = wake.into_iter().chain(wake_at).min();
             if ready.is_empty() {
                 break;
             }
@@ -199,6 +201,23 @@ impl Run {
         peers.sort_unstable();
         peers.dedup();
         peers
+    }
+
+    /// Whether anything has changed for a process since its last turn: most events are its NIC's alone.
+    fn has_work(&self, host: usize) -> bool {
+        let (now, news) = self.cluster.news(HostId(host as u32));
+        let state = &self.hosts[host];
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        news != News::None || state.ready.has_any() || is_due(state.wake()) || is_due(state.thread_deadline())
+    }
+
+    /// The endpoint of a process has its turn, if something has changed for it.
+    fn run_endpoint(&mut self, host: usize, now: Instant) {
+        let state = &mut self.hosts[host];
+        let is_due = state.endpoint_wake.is_some_and(|at| at <= now);
+        if is_due || state.ready.has_work() || self.cluster.news(HostId(host as u32)).1 == News::Device {
+            state.endpoint_wake = run_process(&self.endpoints[host], &state.ready, now);
+        }
     }
 
     /// The other host of a conversation whose ends are not both on their link.
@@ -280,7 +299,7 @@ impl Run {
         let Some(connection) = self.connections.get_mut(number) else { return false };
         let conversation = connection.conversation as usize;
         let before = connection.directions[1 - side].read;
-        if let Err(position) = connection.read(&self.endpoints[host], side, now) {
+        if let Err(position) = connection.read(&self.endpoints[host], side, (now, &mut self.chunk)) {
             self.broken.get_or_insert(Broken { conversation, position });
             return false;
         }
@@ -321,7 +340,7 @@ impl Run {
     fn answer(&mut self, number: usize, host: usize, now: Instant) {
         if let Some(connection) = self.connections.get_mut(number) {
             let until = connection.answerable();
-            connection.write(&self.endpoints[host], 1, until, now);
+            connection.write(&self.endpoints[host], 1, until, (now, &mut self.chunk));
         }
     }
 
@@ -351,7 +370,7 @@ impl Run {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let host = connection.client as usize;
         connection.make_requests(now);
-        connection.write(&self.endpoints[host], 0, connection.ends[0], now);
+        connection.write(&self.endpoints[host], 0, connection.ends[0], (now, &mut self.chunk));
         if connection.is_open && connection.is_over() {
             connection.is_open = false;
             self.open -= 1;

@@ -94,6 +94,11 @@ impl CompletionQueues {
         }
     }
 
+    /// Whether a queue pair was reported that nobody has taken.
+    pub fn has_ready(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.ready.is_empty())
+    }
+
     /// As [`Device::pending`](crate::Device::pending). Leaves out queue pairs for which `counts` is false.
     pub fn take(
         &mut self,

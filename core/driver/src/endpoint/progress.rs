@@ -20,13 +20,6 @@ const UNREAD_LIMIT: Duration = Duration::from_secs(240);
 /// The longest time between two checks of a lingering stream.
 const LINGER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The earliest of some times. Numbers are compared, because a compiler may compare the undefined payload of a `None`
-/// and ignore the result: valgrind reports that to the program.
-fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Option<Instant> {
-    let least = times.into_iter().map(|time| time.map_or(u64::MAX, Instant::as_nanos)).min()?;
-    (least != u64::MAX).then(|| Instant::from_nanos(least))
-}
-
 impl Endpoint {
     /// The control path: connection events, streams waiting for a link, retries, releases, expiry. Returns when it
     /// wants to be called again even if nothing happens.
@@ -76,7 +69,7 @@ impl Endpoint {
         let expiry = self.expire_links(now);
         let todo = self.todo.lock();
         let retry = todo.wants_retry().then(|| now + RETRY_INTERVAL);
-        earliest([retry, waiting, flows, silence, todo.timers.next(), expiry])
+        Instant::earliest([retry, waiting, flows, silence, todo.timers.next(), expiry])
     }
 
     fn handle_cm_events(&self) {
