@@ -9,6 +9,7 @@ import csv
 import errno
 import io
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -64,3 +65,12 @@ def test_ranges_of_descriptors_are_kept_where_they_cannot_be_closed(old_kernel: 
     before = [str(old_kernel), str(LAST["4.18"])]
     program = lab.start("closes", [sys.executable, "-c", CLOSES], accelerated=True, before=before)
     assert program.finish(60) == 2 * f"-1 {os.strerror(errno.ENOSYS)}\n"
+
+
+def test_valgrind_under_a_filter_does_not_hang(old_kernel: Path, lab: Lab) -> None:
+    """As in a container: the program was started with a filter, which the library tries out otherwise."""
+    before = [str(old_kernel), str(LAST["5.10"])]
+    opens = "exec 3<>/dev/tcp/127.0.0.1/$0"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = ["valgrind", "--quiet", "--tool=none", "bash", "-c", opens, str(listener.getsockname()[1])]
+        assert lab.start("valgrind", command, accelerated=True, before=before).finish(60) == ""
