@@ -30,7 +30,7 @@ from static_costs import BIN, CLEAN, machine
 from udp_programs import free_port
 
 HELPERS = (1, 2, 4)
-#: What one path has done in one round: a rate, a p99 in microseconds, or a share of bytes.
+#: Figures of one path in one round: a rate, a p99 in microseconds, or a share of bytes.
 Row = dict[str, float]
 #: The rows of a round, by path.
 Round = dict[str, Row]

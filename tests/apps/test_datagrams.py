@@ -311,7 +311,7 @@ def test_a_socket_has_rings_again_when_one_process_holds_it(way: str, lab: Lab) 
     pytest.fail(f"most datagrams have taken the kernel: {seen}")
 
 
-#: What keeps a socket in the kernel that its holder has got from another program.
+#: Reasons for which a socket that came from another program stays in the kernel.
 PASSED = {
     "rights": "",
     "rights-kept": "shared",

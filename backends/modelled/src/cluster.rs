@@ -17,7 +17,7 @@ use crate::state::{HostState, State};
 /// Entries of the directory. Arbitrary.
 const DIRECTORY_CAPACITY: usize = 1 << 20;
 
-/// What a host's processes have not taken.
+/// News that a host's processes have not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// They have taken everything.
@@ -180,7 +180,7 @@ impl Cluster {
         });
     }
 
-    /// What the processes of a host have not taken, and virtual time.
+    /// News that the processes of a host have not taken, and virtual time.
     pub fn news(&self, host: HostId) -> (Instant, News) {
         self.with(|s| {
             let now = s.net.now();

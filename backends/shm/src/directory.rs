@@ -195,7 +195,7 @@ mod tests {
             assert_eq!(Folder::new("mode", mode).open().is_ok(), fits, "{mode:o}");
         }
         let (folder, elsewhere) = (Folder::new("link", 0o1777), Folder::new("target", 0o700));
-        // What is there is not used, and not removed: the directory has the next name.
+        // The device neither uses nor removes it: its directory has the next name.
         symlink(&elsewhere.0, folder.own()).expect("a link");
         drop(folder.open().expect("another name"));
         assert_eq!(files(&elsewhere.0), 0);

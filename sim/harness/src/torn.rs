@@ -1,4 +1,4 @@
-//! What a reader may take for the beginning of a record whose writer died.
+//! Bytes that look like the beginning of a record whose writer died.
 
 use netacc_program::pattern::MAGIC;
 

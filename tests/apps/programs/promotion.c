@@ -8,22 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MESSAGE 64
-
-static void must(int right, const char *what)
-{
-    if (!right) {
-        perror(what);
-        exit(2);
-    }
-}
-
-static void pass(int from, int to)
-{
-    static char out[MESSAGE], in[MESSAGE];
-    must(send(from, out, MESSAGE, 0) == MESSAGE, "send");
-    must(recv(to, in, MESSAGE, MSG_WAITALL) == MESSAGE, "recv");
-}
+#include "exchange.h"
 
 int main(int argc, char **argv)
 {

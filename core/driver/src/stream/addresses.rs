@@ -59,9 +59,7 @@ impl Ends {
         let confirmed = AtomicBool::new(matches!(addresses, Addresses::Known(_)));
         Ends { remote, local: if known { OnceLock::from(local) } else { OnceLock::new() }, confirmed }
     }
-}
 
-impl Ends {
     /// The addresses, the local one with port 0 as long as it is not found.
     #[inline]
     pub(super) fn tuple(&self) -> FourTuple {

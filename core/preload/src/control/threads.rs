@@ -44,7 +44,7 @@ pub(super) fn start(
     }
 }
 
-/// What a new thread does.
+/// The task of a new thread.
 struct Start {
     work: &'static Work,
     body: Box<dyn FnOnce() + Send>,

@@ -19,6 +19,7 @@ use crate::os::access::{self, is_beyond};
 use crate::os::asleep::Asleep;
 use crate::os::clock::{self, now};
 use crate::os::errno::{errno, set_errno};
+use crate::os::poll::has_epoll_pwait2;
 use crate::os::{poll, real};
 use crate::runtime::{self, Runtime};
 use crate::spin::Waiting;
@@ -532,11 +533,11 @@ fn raw_wait(
         set_errno(libc::EINTR);
         return -1;
     }
-    if let Some(t) = timeout.filter(|t| t.subsec_nanos() % 1_000_000 != 0) {
+    if let Some(t) = timeout.filter(|t| t.subsec_nanos() % 1_000_000 != 0 && has_epoll_pwait2()) {
         let ts = clock::timespec(t);
         // SAFETY: the array has that much room; the mask is the caller's.
         let n = unsafe { real::epoll_pwait2(epfd, events, room, &ts, mask) };
-        // Linux has the call since 5.11, glibc since 2.35, valgrind not at all. A filter may refuse it.
+        // glibc has the function since 2.35. A filter may refuse the call.
         if n >= 0 || !matches!(errno(), libc::ENOSYS | libc::EPERM | libc::EACCES) {
             return n;
         }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::poller::Poller;
 
-/// What a helper thread has done.
+/// The work that a helper thread has done, counted.
 #[derive(Default)]
 pub(crate) struct Done {
     /// Connections whose peers it has found, or tried to find, for a promotion.
