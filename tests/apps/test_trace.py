@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 from netacc_lab import analysis
 
+from tests.apps.lib import tracing
 from tests.apps.lib.lab import Lab
-from tests.apps.lib.paths import binaries
+from tests.apps.lib.paths import REPO, binaries
 from tests.apps.lib.process import Process
 from tests.apps.test_switch import redis_under_load, switch
 
@@ -98,6 +101,33 @@ def test_a_process_that_was_traced_records_no_more(redis: tuple[Process, Process
     mapped = Path(f"/proc/{server.pid}/maps").read_text()
     assert "netacc-trace" not in mapped, "the tool's memory is still mapped"
     # And it can be traced again.
+    assert traced([server, load])["messages"]
+
+
+def test_a_trace_is_kept_until_its_end(redis: tuple[Process, Process]) -> None:
+    """Neither another tool nor an exporter takes the events of a trace."""
+    server, load = redis
+    with tracing.traced(server.pid, tracing.SHUT):
+        refused = trace("-p", str(server.pid), "-p", str(load.pid), *WINDOWS)
+        assert (refused.returncode, refused.stdout) == (5, "")
+        assert refused.stderr == (
+            f"netacc trace: process {server.pid} cannot be traced: process {os.getpid()} traces it\n"
+        )
+        exporter = [str(binaries() / "netacc"), "exporter", "--once", "--trace-every", "10ms"]
+        page = subprocess.run(exporter, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert f'netacc_message_seconds_count{{pid="{server.pid}"' not in page
+        assert "memfd:trace" in Path(f"/proc/{server.pid}/maps").read_text()
+    assert traced([server, load])["messages"]
+
+
+def test_a_tool_that_was_killed_keeps_no_trace(redis: tuple[Process, Process]) -> None:
+    server, load = redis
+    holds = "with tracing.traced(int(sys.argv[1]), tracing.SHUT): print('holds', flush=True), input()"
+    script = f"import sys\nfrom tests.apps.lib import tracing\n{holds}"
+    command = [sys.executable, "-c", script, str(server.pid)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPO) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"holds\n"
+        holder.kill()
     assert traced([server, load])["messages"]
 
 

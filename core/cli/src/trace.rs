@@ -10,6 +10,7 @@ use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use netacc_trace::clocks::{join, NotRelated, Relation};
 use netacc_trace::events::{SavedWindow, Trace, Unreadable};
@@ -27,6 +28,8 @@ use show::{Clocks, Shown};
 /// The doubt about a trace with more events than are kept.
 const FULL: &str = "the trace ended early, with ten million events: use shorter windows";
 
+/// So long a trace waits for another tool's to end. An exporter's takes some milliseconds. Arbitrary.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// Exit status if no message was seen as a whole.
 const NOTHING_SEEN: u8 = 7;
 
@@ -52,6 +55,14 @@ pub enum TraceError {
         pid: u32,
         /// Its answer.
         error: String,
+    },
+    /// Another tool has the trace of a process.
+    #[error("process {pid} cannot be traced: process {tracer} traces it")]
+    Taken {
+        /// The process.
+        pid: u32,
+        /// The other tool's.
+        tracer: u32,
     },
     /// A file has no trace.
     #[error("{path}: {error}")]
@@ -170,7 +181,7 @@ struct Seen {
 /// Traces the processes of this host.
 fn traced(args: &TraceArgs, file: Option<Output>) -> Result<Seen, TraceError> {
     let progress = !args.json && io::stderr().is_terminal();
-    let plan = Plan { duration: args.duration, window: args.window, every: args.every, progress };
+    let plan = Plan { duration: args.duration, window: args.window, every: args.every, progress, patience: PATIENCE };
     let left_out = |error| {
         if !args.pids.is_empty() {
             return Err(error);

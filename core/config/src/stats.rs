@@ -70,6 +70,9 @@ pub struct Traced {
     /// Why none could be begun; empty if that was not requested, or has worked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
+    /// The process that traces this one meanwhile, if that is why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracer: Option<u32>,
 }
 
 /// The result of taking a process's connections off their links, or letting them back.

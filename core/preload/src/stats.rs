@@ -104,13 +104,10 @@ pub fn serve(listener: RawFd, runtime: &'static Runtime) {
     });
     let Some(fd) = accepted else { return };
     // SAFETY: a new descriptor with no other owner.
-    let client = Client(unsafe { OwnedFd::from_raw_fd(fd) });
-    let turn = Turn::take();
-    if !peer::is_trusted(fd) || turn.is_none() {
-        return;
-    }
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let (Some(process), Some(turn)) = (peer::trusted(fd), Turn::take()) else { return };
     let answer = move || {
-        client.answer(runtime);
+        Client(socket).answer(runtime, process);
         drop(turn);
     };
     // Inherits the helper's signal mask: everything blocked. If there is no thread, there is no answer.
@@ -144,12 +141,13 @@ impl Drop for Turn {
 struct Client(OwnedFd);
 
 impl Client {
-    fn answer(&self, runtime: &Runtime) {
+    /// The client is of the `process`; 0 if this one cannot see it.
+    fn answer(&self, runtime: &Runtime, process: libc::pid_t) {
         let mut passed = None;
         let answer = match self.request(now() + PATIENCE, &mut passed) {
             None => return,
-            Some(Request::Trace) => serde_json::to_vec(&traced::begin(runtime, passed)),
-            Some(Request::Untrace) => serde_json::to_vec(&traced::end(runtime)),
+            Some(Request::Trace) => serde_json::to_vec(&traced::begin(runtime, passed, process)),
+            Some(Request::Untrace) => serde_json::to_vec(&traced::end(runtime, process)),
             Some(Request::Report(sections)) => runtime.work(|| serde_json::to_vec(&snapshot(runtime, sections))),
             Some(Request::Demote) => serde_json::to_vec(&switch::demote(runtime)),
             Some(Request::Promote) => serde_json::to_vec(&switch::promote(runtime)),

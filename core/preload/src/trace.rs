@@ -4,16 +4,19 @@
 //! loads. Any thread records, also in signal handlers: nothing here locks, allocates or calls the kernel, except to learn a
 //! thread's number once.
 //!
-//! Invariant: [`MEMORY`], once set, is the address of [`layout::BYTES`] mapped bytes for as long as the process lives. A later trace,
-//! and the end of one, map other memory there.
+//! Invariants:
+//! * [`MEMORY`], once set, is the address of [`layout::BYTES`] mapped bytes for as long as the process lives. A later trace, and
+//!   the end of one, map other memory there.
+//! * The process that has begun a trace keeps it until it ends it or has gone. Otherwise an exporter that traces now and then
+//!   would take the events of a user's trace.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::{null_mut, slice_from_raw_parts};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
-use libc::iovec;
+use libc::{iovec, pid_t};
 use netacc_config::trace::{self as layout, Event, Point, TraceMemory};
 use netacc_device::FourTuple;
 use netacc_driver::{Mark, Marked, StreamCell};
@@ -25,6 +28,8 @@ use crate::os::errno::{errno, set_errno};
 /// A trace runs.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 static MEMORY: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// The process that has begun the trace. 0 if this one cannot see it, as in another container.
+static TRACER: AtomicI32 = AtomicI32::new(0);
 /// A thread begins or ends a trace. Not a lock, which a forked child might find held for ever.
 static CHANGING: AtomicBool = AtomicBool::new(false);
 
@@ -33,10 +38,22 @@ thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Begins a trace in the tool's memory: `fd` is a memory file that cannot shrink. An error of `errno` if that is not so, or
-/// it cannot be mapped.
-pub(crate) fn begin(fd: c_int) -> Result<(), c_int> {
-    let _one = Changing::try_begin().ok_or(libc::EBUSY)?;
+/// Why a trace does not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// This process has a trace that it keeps.
+    Taken(pid_t),
+    /// An error of `errno`.
+    Error(c_int),
+}
+
+/// Begins a trace for the process `tracer` in its memory: `fd` is a memory file that cannot shrink. An error if that is not
+/// so, or it cannot be mapped.
+pub(crate) fn begin(fd: c_int, tracer: pid_t) -> Result<(), Refusal> {
+    let _one = Changing::try_begin().ok_or(Refusal::Error(libc::EBUSY))?;
+    if let Some(other) = running_for().filter(|other| *other != tracer && lives(*other)) {
+        return Err(Refusal::Taken(other));
+    }
     // SAFETY: no pointers.
     let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
     // SAFETY: all-zero is a valid struct.
@@ -44,18 +61,34 @@ pub(crate) fn begin(fd: c_int) -> Result<(), c_int> {
     // SAFETY: the struct is writable.
     let known = unsafe { libc::fstat(fd, &mut status) } == 0;
     if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || !known || status.st_size < layout::BYTES as i64 {
-        return Err(libc::EINVAL);
+        return Err(Refusal::Error(libc::EINVAL));
     }
-    map(Some(fd))?;
+    map(Some(fd)).map_err(Refusal::Error)?;
+    TRACER.store(tracer, Ordering::Release);
     RUNNING.store(true, Ordering::Release);
     Ok(())
 }
 
-/// Ends the trace, if there is one, and returns its memory.
-pub(crate) fn end() {
-    let Some(_one) = Changing::try_begin() else { return };
+/// Ends the trace of the process `tracer`, if there is one, and returns its memory. Whether no trace runs then.
+pub(crate) fn end(tracer: pid_t) -> bool {
+    let Some(_one) = Changing::try_begin() else { return false };
+    if running_for().is_some_and(|other| other != tracer) {
+        return false;
+    }
     RUNNING.store(false, Ordering::Release);
     give_back();
+    true
+}
+
+/// The process that has begun the trace that runs.
+fn running_for() -> Option<pid_t> {
+    RUNNING.load(Ordering::Acquire).then(|| TRACER.load(Ordering::Acquire))
+}
+
+/// Whether the process is there. One that has ended is, until its parent has waited for it.
+fn lives(pid: pid_t) -> bool {
+    // SAFETY: no pointers; signal 0 is never delivered. 0 would name this process's group.
+    pid > 0 && (unsafe { libc::kill(pid, 0) } == 0 || errno() == libc::EPERM)
 }
 
 /// In a forked child: the trace is its parent's.
@@ -330,9 +363,10 @@ mod tests {
 
     #[test]
     fn memory_that_could_shrink_is_refused() {
-        assert_eq!(begin(memory_file(0, layout::BYTES)), Err(libc::EINVAL));
-        assert_eq!(begin(memory_file(libc::F_SEAL_SHRINK, layout::BYTES - 1)), Err(libc::EINVAL));
-        assert_eq!(begin(-1), Err(libc::EINVAL));
+        let invalid = Err(Refusal::Error(libc::EINVAL));
+        assert_eq!(begin(memory_file(0, layout::BYTES), 0), invalid);
+        assert_eq!(begin(memory_file(libc::F_SEAL_SHRINK, layout::BYTES - 1), 0), invalid);
+        assert_eq!(begin(-1, 0), invalid);
     }
 
     #[test]

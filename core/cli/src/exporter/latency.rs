@@ -88,8 +88,15 @@ impl Latency {
         let found = accelerated().unwrap_or_default();
         self.keep_only(&found.iter().map(|(pid, _)| pid.to_string()).collect());
         let found = found.into_iter().map(|(pid, program)| Process { pid, program }).collect();
-        let plan = Plan { duration: window, window, every: Duration::from_nanos(1), progress: false };
-        // Without a process there is nothing to trace; one that ends meanwhile, or is busy, may be there the next time.
+        let plan = Plan {
+            duration: window,
+            window,
+            every: Duration::from_nanos(1),
+            progress: false,
+            patience: Duration::ZERO,
+        };
+        // Without a process there is nothing to trace; one that ends meanwhile, or has another trace, may be there the next
+        // time.
         let Ok(captured) = capture(found, plan, &|_| Ok(()), &|| false) else { return };
         let windows: Vec<Window> = captured.trace.windows.into_iter().map(SavedWindow::counted).collect();
         self.lost.inc_by(captured.lost);

@@ -23,6 +23,8 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 const ENOUGH_EVENTS: usize = 30_000;
 /// More events are not kept: they would take gigabytes. Arbitrary.
 const MOST_EVENTS: usize = 10_000_000;
+/// After so long a process that another tool traces is asked again. Arbitrary.
+const RETRY: Duration = Duration::from_millis(2);
 /// For so long the clocks are compared before the first window. More readings come at the end.
 const CALIBRATION: Duration = Duration::from_millis(20);
 
@@ -42,14 +44,19 @@ struct Tracee {
 }
 
 impl Tracee {
-    fn begin(pid: u32, clock: Clock) -> Result<Tracee, TraceError> {
+    /// Begins as soon as no other tool traces the process, if that is before the `deadline`.
+    fn begin(pid: u32, clock: Clock, deadline: Instant) -> Result<Tracee, TraceError> {
         let memory = EventMemory::new(clock).map_err(TraceError::Memory)?;
-        let traced: Traced = query_with(pid, "TRACE", Some(memory.file().as_fd()))?;
-        let tracee = Tracee { pid, memory };
-        if traced.traced {
-            Ok(tracee)
-        } else {
-            Err(TraceError::Refused { pid, error: traced.error })
+        loop {
+            let answer: Traced = query_with(pid, "TRACE", Some(memory.file().as_fd()))?;
+            match answer {
+                Traced { traced: true, .. } => return Ok(Tracee { pid, memory }),
+                Traced { tracer: None, error, .. } => return Err(TraceError::Refused { pid, error }),
+                Traced { tracer: Some(tracer), .. } if Instant::now() >= deadline => {
+                    return Err(TraceError::Taken { pid, tracer })
+                }
+                Traced { .. } => std::thread::sleep(RETRY),
+            }
         }
     }
 }
@@ -70,6 +77,8 @@ pub(crate) struct Plan {
     pub(crate) every: Duration,
     /// Show on the terminal how far it is.
     pub(crate) progress: bool,
+    /// For so long it waits for processes that another tool traces.
+    pub(crate) patience: Duration,
 }
 
 /// The events of a window, as they are read.
@@ -93,8 +102,9 @@ pub(crate) fn capture(
     let clock = Clock::here();
     let first = Reading::take(clock);
     let (mut processes, mut tracees) = (Vec::new(), Vec::new());
+    let deadline = Instant::now() + plan.patience;
     for process in found {
-        match Tracee::begin(process.pid, clock) {
+        match Tracee::begin(process.pid, clock, deadline) {
             Ok(tracee) => {
                 processes.push(process);
                 tracees.push(tracee);

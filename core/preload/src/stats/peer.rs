@@ -5,20 +5,20 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-use libc::{sockaddr, socklen_t};
+use libc::{pid_t, sockaddr, socklen_t};
 
 use crate::anchor::TcpInfo;
 use crate::os::sockopt::get_int;
 use crate::os::{own, real};
 
-/// Whether the client is the same user, or root.
-pub(super) fn is_trusted(client: RawFd) -> bool {
+/// The client's process, if it is the same user's, or root's. 0 if this process cannot see it, as in another container.
+pub(super) fn trusted(client: RawFd) -> Option<pid_t> {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as socklen_t;
     // SAFETY: the struct is writable and `len` its size.
     let rc = unsafe { real::getsockopt(client, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len) };
     // SAFETY: no arguments.
-    rc == 0 && (who.uid == 0 || who.uid == unsafe { libc::geteuid() })
+    (rc == 0 && (who.uid == 0 || who.uid == unsafe { libc::geteuid() })).then_some(who.pid)
 }
 
 /// Receives bytes, and the descriptor that may come with them. Returns the result of the call.
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_process_trusts_itself() {
         let (a, _b) = UnixStream::pair().expect("a pair");
-        assert!(is_trusted(a.as_raw_fd()));
-        assert!(!is_trusted(-1));
+        assert_eq!(trusted(a.as_raw_fd()), Some(std::process::id() as pid_t));
+        assert_eq!(trusted(-1), None);
     }
 }
