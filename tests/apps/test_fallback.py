@@ -150,6 +150,23 @@ def test_setuid_program(
     lab.expect_tcp(counters.totals(server), who="server", payload_bytes=2 << 20)
 
 
+@pytest.mark.parametrize("linked", ["dynamic", "static"])
+def test_setuid_program_that_may_gain_nothing(
+    linked: str, lab: Lab, need_condition: Callable[[str, bool], None]
+) -> None:
+    """The kernel ignores the bit then, and so the program is accelerated as any other."""
+    need_condition("root", os.geteuid() == 0)
+    program = compile_client(lab, *(["-static"] if linked == "static" else []))
+    shutil.chown(program, NOBODY)
+    program.chmod(0o4755)
+    server, port = start_echo(lab)
+    words: list[str | Path] = [program, str(port)]
+    client = lab.start("client", words, accelerated=True, before=["setpriv", "--no-new-privs"])
+    assert "done" in client.finish()
+    assert "privileges" not in client.stderr()
+    assert counters.totals(server).link_bytes > 0
+
+
 def test_static_program_with_capabilities(lab: Lab, need_condition: Callable[[str, bool], None]) -> None:
     need_condition("root", os.geteuid() == 0)
     program = compile_client(lab, "-static")

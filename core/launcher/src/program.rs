@@ -11,6 +11,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{access, getgid, getuid, AccessFlags};
+use rustix::fs::{fstatvfs, StatVfsMountFlags};
+use rustix::thread::no_new_privs;
 
 use super::shown;
 
@@ -108,6 +110,11 @@ fn gains_privileges(file: &File, path: &Path) -> bool {
     let Ok(metadata) = file.metadata() else {
         return false;
     };
+    if no_new_privs().is_ok_and(|set| set)
+        || fstatvfs(file).is_ok_and(|place| place.f_flag.contains(StatVfsMountFlags::NOSUID))
+    {
+        return false;
+    }
     let mode = metadata.mode();
     let other_user = mode & SETUID != 0 && metadata.uid() != getuid().as_raw();
     let other_group =
