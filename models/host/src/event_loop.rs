@@ -1,8 +1,10 @@
 //! The order in which an event loop serves its connections.
 //!
-//! A loop of [`Batches`](LoopKind::Batches) is that of Redis and of redis-benchmark: it asks for all that is ready, reads and executes each,
+//! A loop of [`Batches`](LoopKind::Batches) is that of Redis: it asks for all that is ready, reads and executes each,
 //! and writes all answers before it asks again. Connections that become ready meanwhile wait for the next round. In polling systems
-//! this is gated service. A loop of [`Rounds`](LoopKind::Rounds), as in libevent's programs and nginx, asks for all that is ready, too, but
+//! this is gated service. A loop of [`Deferred`](LoopKind::Deferred) is that of redis-benchmark: after it has read from a connection it
+//! watches it for room, and writes when it has asked again. A round has the writes of connections that the one before read from, and
+//! reads from others, in the order in which they became ready. A loop of [`Rounds`](LoopKind::Rounds), as in libevent's programs and nginx, asks for all that is ready, too, but
 //! answers each connection before it reads the next. A loop of [`Turns`](LoopKind::Turns) asks anew for each.
 //!
 //! # Invariants
@@ -21,6 +23,8 @@ pub enum LoopKind {
     Rounds,
     /// Reads all, then writes all.
     Batches,
+    /// Asks for all, then reads from some and writes to those that it read from a round before.
+    Deferred,
 }
 
 /// The part of a connection's turn.
@@ -49,52 +53,63 @@ pub struct Step<T> {
 #[derive(Clone, Debug)]
 pub struct EventLoop<T> {
     kind: LoopKind,
-    arrived: VecDeque<T>,
-    reads: VecDeque<T>,
+    /// What is ready and in no round yet, with the part that comes next.
+    arrived: VecDeque<(T, Part)>,
+    /// The rest of the round.
+    round: VecDeque<(T, Part)>,
+    /// Connections that a batch has read from.
     writes: VecDeque<T>,
 }
 
 impl<T: Copy> EventLoop<T> {
     /// A loop without connections.
     pub fn new(kind: LoopKind) -> EventLoop<T> {
-        EventLoop { kind, arrived: VecDeque::new(), reads: VecDeque::new(), writes: VecDeque::new() }
+        EventLoop { kind, arrived: VecDeque::new(), round: VecDeque::new(), writes: VecDeque::new() }
     }
 
     /// A connection is ready.
     pub fn push(&mut self, connection: T) {
-        self.arrived.push_back(connection);
+        let part = match self.kind {
+            LoopKind::Turns | LoopKind::Rounds => Part::Whole,
+            LoopKind::Batches | LoopKind::Deferred => Part::Read,
+        };
+        self.arrived.push_back((connection, part));
     }
 
     /// Whether nothing is left to do.
     pub fn is_empty(&self) -> bool {
-        self.arrived.is_empty() && self.reads.is_empty() && self.writes.is_empty()
+        self.arrived.is_empty() && self.is_round_over()
     }
 
     /// Connections that are ready and in no round yet.
     pub fn arrived(&self) -> impl Iterator<Item = &T> {
-        self.arrived.iter()
+        self.arrived.iter().map(|(of, _)| of)
     }
 
     /// The next step.
     pub fn poll(&mut self) -> Option<Step<T>> {
         if self.kind == LoopKind::Turns {
-            let of = self.arrived.pop_front()?;
-            return Some(Step { of, part: Part::Whole, asks: true });
+            let (of, part) = self.arrived.pop_front()?;
+            return Some(Step { of, part, asks: true });
         }
-        let asks = self.reads.is_empty() && self.writes.is_empty();
+        let asks = self.is_round_over();
         if asks {
-            std::mem::swap(&mut self.reads, &mut self.arrived);
+            std::mem::swap(&mut self.round, &mut self.arrived);
         }
-        if self.kind == LoopKind::Rounds {
-            let of = self.reads.pop_front()?;
-            return Some(Step { of, part: Part::Whole, asks });
+        let Some((of, part)) = self.round.pop_front() else {
+            let of = self.writes.pop_front()?;
+            return Some(Step { of, part: Part::Write, asks: false });
+        };
+        match (self.kind, part) {
+            (LoopKind::Batches, Part::Read) => self.writes.push_back(of),
+            (LoopKind::Deferred, Part::Read) => self.arrived.push_back((of, Part::Write)),
+            _ => {}
         }
-        if let Some(of) = self.reads.pop_front() {
-            self.writes.push_back(of);
-            return Some(Step { of, part: Part::Read, asks });
-        }
-        let of = self.writes.pop_front()?;
-        Some(Step { of, part: Part::Write, asks: false })
+        Some(Step { of, part, asks })
+    }
+
+    fn is_round_over(&self) -> bool {
+        self.round.is_empty() && self.writes.is_empty()
     }
 }
 
@@ -139,6 +154,18 @@ mod tests {
         assert!(of.is_empty());
     }
 
+    // Breaks if a loop writes in the round in which it has read, or before what was ready earlier.
+    #[test]
+    fn a_deferred_write_is_in_the_next_round() {
+        let mut of = EventLoop::new(LoopKind::Deferred);
+        (0..2).for_each(|number| of.push(number));
+        assert_eq!(of.poll(), Some(Step { of: 0, part: Part::Read, asks: true }));
+        of.push(2);
+        let rest = [(1, Part::Read, false), (0, Part::Write, true), (2, Part::Read, false), (1, Part::Write, false)];
+        assert_eq!(steps(&mut of), [&rest[..], &[(2, Part::Write, true)]].concat());
+        assert!(of.is_empty());
+    }
+
     // Breaks if a round takes in what comes during it, or leaves out what came before: with Poisson arrivals, rounds that cost a
     // time beside the work, and a loop that never sleeps, the mean wait is that of a gated queue with vacations, rate * E[S^2] / (2 (1 -
     // load)) + ask / 2 + load * ask / (1 - load) (Takagi, Analysis of polling systems, 1986).
@@ -153,7 +180,7 @@ mod tests {
             let (mut now, mut due, mut waited) = (0.0, pause(), 0.0);
             let (mut arrivals, mut served) = (Vec::new(), 0u32);
             while served < 400_000 {
-                if of.reads.is_empty() && of.writes.is_empty() {
+                if of.is_round_over() {
                     now += ask;
                 }
                 while due <= now {
@@ -168,7 +195,7 @@ mod tests {
                         now += service;
                         served += 1;
                     }
-                    if of.reads.is_empty() && of.writes.is_empty() {
+                    if of.is_round_over() {
                         break;
                     }
                 }

@@ -250,6 +250,8 @@ pub struct Usage {
     pub polling: Duration,
     /// The number of times that a sleeping thread was woken.
     pub wake_ups: u64,
+    /// The number of times that a thread asked for what is ready, counted by the caller.
+    pub asks: u64,
     /// Time for which work had to wait, for its core's interruptions.
     pub interrupted: Duration,
 }
@@ -543,7 +545,7 @@ mod tests {
         let (waited, usage, end) = waits(config, &us(10).into(), &arrivals);
         // It has slept since it began, polls from 115 to 140 and from 150 to 200, and sleeps again.
         assert_eq!(waited, [us(5), us(0), us(5)]);
-        assert_eq!(usage, Usage { busy: us(30), polling: us(50 + 25 + 50), wake_ups: 2, interrupted: us(0) });
+        assert_eq!(usage, Usage { busy: us(30), polling: us(50 + 25 + 50), wake_ups: 2, ..Usage::default() });
         assert_eq!(end, at(315));
     }
 

@@ -71,6 +71,8 @@ pub(crate) struct HostThreads {
     helper: Option<u32>,
     /// By connection, and by flow: it is in an inbox.
     waiting: [Vec<bool>; 2],
+    /// How often threads have asked for what is ready, beside the helper.
+    asks: u64,
 }
 
 impl HostThreads {
@@ -87,13 +89,22 @@ impl HostThreads {
         let threads = workers.chain(helper.map(|_| thread(LoopKind::Turns))).collect();
         let stack = StackThread::of(&config);
         let saving = Saving::of(&config).zip(config.saver());
-        HostThreads { processors: Processors::new(config), stack, saving, threads, helper, waiting: Default::default() }
+        HostThreads {
+            processors: Processors::new(config),
+            stack,
+            saving,
+            threads,
+            helper,
+            waiting: Default::default(),
+            asks: 0,
+        }
     }
 
     /// How the processors were used until now, that of the stack's thread included.
     pub(crate) fn usage(&self, now: Instant) -> Usage {
         let usage = self.processors.usage(now);
-        Usage { busy: usage.busy + self.stack.as_ref().map_or(Duration::ZERO, StackThread::busy), ..usage }
+        let stack = self.stack.as_ref().map_or(Duration::ZERO, StackThread::busy);
+        Usage { busy: usage.busy + stack, asks: self.asks, ..usage }
     }
 
     /// Whether its helper thread takes time.
@@ -179,6 +190,7 @@ impl HostThreads {
         let sleeps = u32::from(slept);
         if step.asks {
             thread.asked = now;
+            self.asks += u64::from(self.helper != Some(index));
         }
         let asked = thread.asked;
         let sleep = Work { system_calls: sleeps, sleeps, ..Work::default() };

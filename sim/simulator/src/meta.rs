@@ -64,6 +64,8 @@ pub(crate) struct ProcessorCounts {
     pub(crate) polling_ns: u64,
     /// How often a thread that slept was woken.
     pub(crate) wake_ups: u64,
+    /// How often a thread asked for what is ready.
+    pub(crate) asks: u64,
     /// Time for which work had to wait for interruptions of its core.
     pub(crate) interrupted_ns: u64,
 }

@@ -81,6 +81,7 @@ impl Scenario {
                 Loop::Turns => LoopKind::Turns,
                 Loop::Rounds => LoopKind::Rounds,
                 Loop::Batches => LoopKind::Batches,
+                Loop::Deferred => LoopKind::Deferred,
             },
             seed: SplitMix64::new(self.seed ^ u64::from(number + 1) << 32).next_u64(),
             // Servers save.

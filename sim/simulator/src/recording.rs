@@ -220,6 +220,7 @@ impl Recording {
             of.busy_ns += usage.busy.as_nanos() as u64;
             of.polling_ns += usage.polling.as_nanos() as u64;
             of.wake_ups += usage.wake_ups;
+            of.asks += usage.asks;
             of.interrupted_ns += usage.interrupted.as_nanos() as u64;
         }
         let [clients, servers] = processors;

@@ -131,6 +131,8 @@ pub enum Loop {
     Rounds,
     /// It reads all that are ready, then writes all.
     Batches,
+    /// It reads from those that are ready, and writes to them when it has asked again.
+    Deferred,
 }
 
 /// Connections that do the same.

@@ -318,14 +318,15 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
             raise refuse(file, "host.profile", f"{text}; there are {', '.join(profiles.names('host'))}")
         return None
     redis = any(workload.kind == "redis-like" for workload in scenario.workload)
-    server_loop = chosen.server_loop or ("batches" if redis else "turns")
+    # Redis reads all that is ready, then answers all. redis-benchmark watches a connection for room before it writes.
+    loops = ("batches", "deferred") if redis else ("turns", "turns")
     values = profiles.stack(stack.profile or stack.kind, stack, file)
     return {
         "cores": host.cores,
         "server_threads": chosen.server_threads,
         "client_threads": chosen.client_threads,
-        "server_loop": server_loop,
-        "client_loop": chosen.client_loop or server_loop,
+        "server_loop": chosen.server_loop or loops[0],
+        "client_loop": chosen.client_loop or chosen.server_loop or loops[1],
         **_scaled(values, host.work_factor),
     }
 
