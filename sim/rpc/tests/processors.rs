@@ -110,6 +110,20 @@ fn a_round_asks_once() {
     assert!((100..700).contains(&(asking / 100)), "{} rounds for 800 requests", asking / 100);
 }
 
+// Breaks if a client that defers its writes asks once for a request, as one that reads and writes at once does, or if the call that asks
+// is free, or not counted: alone on its connection it asks for the answer, and then for room.
+#[test]
+fn a_deferred_write_asks_again() {
+    let used = |loop_kind| {
+        let client = ProcessorConfig { loop_kind, ..polling() };
+        run_on(vec![Some(client), Some(polling())], true, talks(1, 100)).usage[0].expect("the client has processors")
+    };
+    let [at_once, deferred] = [LoopKind::Batches, LoopKind::Deferred].map(used);
+    // The first request has no answer to read, so both rounds of its turn are its own; steps that move nothing cost nothing.
+    assert!((100..=103).contains(&(deferred.asks - at_once.asks)), "{} and {}", deferred.asks, at_once.asks);
+    assert_eq!(deferred.busy - at_once.busy, ns(100 * 100));
+}
+
 // Breaks if states beyond the caches cost nothing, those within them something, or a closed connection goes on displacing others.
 #[test]
 fn displaced_states_take_their_time() {
