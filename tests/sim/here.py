@@ -48,7 +48,7 @@ class Program:
     interest_changes: int = 0
 
 
-#: redis-benchmark 7.0 makes five calls of epoll_ctl for each request, by `strace -c`.
+#: redis-benchmark 7.0 makes five calls of epoll_ctl for each request, by `strace -c`, and defers its writes.
 REDIS = Program(("redis",), {"kind": "redis-like"}, interest_changes=5)
 #: memcached makes no call but one to read and one to write for each request, by strace, and its client is the
 #: ping-pong's. Both ask once for all that is ready.

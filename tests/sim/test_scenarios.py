@@ -564,3 +564,22 @@ def test_a_workload_has_costs_of_its_own(write: Write, tmp_path: Path) -> None:
     assert (second["segment_ns"], second["system_call_ns"]) == (777, 9_000)
     with pytest.raises(ScenarioError, match=r"workload\.1\.costs: has no effect"):
         resolve.runs(write(("[measure]", other)))
+
+
+@pytest.mark.parametrize(
+    ("host", "loops"),
+    [
+        ("", ("batches", "deferred")),
+        ('server-loop = "rounds"', ("rounds", "rounds")),
+        ('client-loop = "turns"', ("batches", "turns")),
+    ],
+)
+def test_redis_and_its_client_have_their_loops(write: Write, host: str, loops: tuple[str, str]) -> None:
+    """Breaks if redis-benchmark wrote as Redis does, or a loop that is given were ignored."""
+    file = write(
+        ('[device]\nprofile = "roce-100g"', f'[host]\nprofile = "g8ae-4xlarge"\n{host}'),
+        ('request = "64B"\nresponse = "1KiB"', 'kind = "redis-like"'),
+    )
+    (run,) = resolve.runs(file, seeds=[1])
+    processors = run.resolved["processors"]
+    assert (processors["server_loop"], processors["client_loop"]) == loops

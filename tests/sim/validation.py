@@ -366,7 +366,7 @@ GAZELLE_ALLOWED = {
     ("kernel-tcp", "rate"): 0.05,
     ("kernel-tcp", "p50"): 0.06,
     ("kernel-tcp", "p95"): 0.26,
-    ("kernel-tcp", "p99"): 0.5,
+    ("kernel-tcp", "p99"): 0.22,
     ("gazelle-like", "rate"): 0.2,
     ("gazelle-like", "p50"): 0.26,
     ("gazelle-like", "p95"): 0.19,

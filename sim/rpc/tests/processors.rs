@@ -119,7 +119,7 @@ fn a_deferred_write_asks_again() {
         run_on(vec![Some(client), Some(polling())], true, talks(1, 100)).usage[0].expect("the client has processors")
     };
     let [at_once, deferred] = [LoopKind::Batches, LoopKind::Deferred].map(used);
-    // The first request has no answer to read, so both rounds of its turn are its own; steps that move nothing cost nothing.
+    // Rounds that move nothing, while the stream goes onto its link, cost nothing.
     assert!((100..=103).contains(&(deferred.asks - at_once.asks)), "{} and {}", deferred.asks, at_once.asks);
     assert_eq!(deferred.busy - at_once.busy, ns(100 * 100));
 }

@@ -118,13 +118,14 @@ class HostChoice(Strict):
         default=None,
         description="turns: a thread asks, reads and answers for one connection after the other; rounds: it "
         "asks for all that are ready, then reads and answers one after the other, as memcached and nginx do; "
-        "batches: it reads all that are ready, then answers all, as Redis does; deferred: it reads from those "
-        "that are ready, and writes to them when it has asked again, as redis-benchmark does; else batches "
-        "where a workload is redis-like",
+        "batches: it reads all that are ready, then answers all, as Redis does; deferred: it reads from "
+        "those that are ready, and writes to them when it has asked again, as redis-benchmark does; else "
+        "batches where a workload is redis-like",
     )
     client_loop: LoopKind | None = Field(
-        default=None, description="of any other process; else as server-loop if that is given, or deferred where a workload "
-        "is redis-like"
+        default=None,
+        description="of any other process; else as server-loop if that is given, or deferred where a "
+        "workload is redis-like",
     )
 
 

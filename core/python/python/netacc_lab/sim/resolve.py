@@ -318,7 +318,7 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
             raise refuse(file, "host.profile", f"{text}; there are {', '.join(profiles.names('host'))}")
         return None
     redis = any(workload.kind == "redis-like" for workload in scenario.workload)
-    # Redis reads all that is ready, then answers all. redis-benchmark watches a connection for room before it writes.
+    # Redis reads all that is ready, then answers all. redis-benchmark waits for room before it writes.
     loops = ("batches", "deferred") if redis else ("turns", "turns")
     values = profiles.stack(stack.profile or stack.kind, stack, file)
     return {
