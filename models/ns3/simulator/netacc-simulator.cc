@@ -10,9 +10,11 @@
 #include "scenario-network.h"
 
 #include "ns3/command-line.h"
-#include "ns3/object-factory.h"
+#include "ns3/global-value.h"
 #include "ns3/rnic-helper.h"
+#include "ns3/rnic-simulator.h"
 #include "ns3/simulator.h"
+#include "ns3/string.h"
 
 #include <fstream>
 #include <iostream>
@@ -165,9 +167,7 @@ main(int argc, char* argv[])
         return folder.empty() ? USAGE : ERROR;
     }
 
-    ObjectFactory scheduler;
-    scheduler.SetTypeId("ns3::PriorityQueueScheduler");
-    Simulator::SetScheduler(scheduler);
+    GlobalValue::Bind("SimulatorImplementationType", StringValue(RnicSimulatorImpl::GetTypeId().GetName()));
     ExitCode code = USAGE;
     try
     {

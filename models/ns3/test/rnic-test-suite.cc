@@ -6,14 +6,19 @@
 
 #include "ns3/boolean.h"
 #include "ns3/double.h"
+#include "ns3/global-value.h"
 #include "ns3/node-container.h"
 #include "ns3/rnic-helper.h"
+#include "ns3/rnic-simulator.h"
 #include "ns3/simulator.h"
 #include "ns3/string.h"
 #include "ns3/test.h"
 #include "ns3/uinteger.h"
 
 #include <map>
+#include <random>
+#include <set>
+#include <vector>
 
 using namespace ns3;
 
@@ -480,6 +485,117 @@ class RnicCoreTestCase : public TestCase
 
 /**
  * \ingroup rnic-test
+ * Breaks if the queue gives an event before an earlier one, events of one time in another order, one that was removed, or if it
+ * loses one.
+ */
+class RnicEventQueueTestCase : public TestCase
+{
+  public:
+    RnicEventQueueTestCase()
+        : TestCase("Events come in the order of time and number")
+    {
+    }
+
+  private:
+    void DoRun() override
+    {
+        std::mt19937_64 random(1);
+        RnicEventQueue queue;
+        std::set<std::pair<uint64_t, uint32_t>> reference;
+        uint64_t now = 0;
+        for (uint32_t uid = 1; uid < 20000; uid++)
+        {
+            // Of all lengths, and often none.
+            uint64_t ts = now + (random() >> (30 + random() % 34));
+            queue.Add({ts, nullptr, 0, uid});
+            reference.emplace(ts, uid);
+            if (random() % 16 == 0)
+            {
+                auto any = reference.lower_bound({now + random() % 1000, 0});
+                if (any != reference.end())
+                {
+                    queue.Remove(any->first, any->second);
+                    reference.erase(any);
+                }
+            }
+            bool drain = uid % 1000 == 999;
+            while (!reference.empty() && (drain || random() % 2 == 0))
+            {
+                RnicEventQueue::Entry taken = queue.Take();
+                NS_TEST_ASSERT_MSG_EQ(taken.ts, reference.begin()->first, "the time of event " << taken.uid);
+                NS_TEST_ASSERT_MSG_EQ(taken.uid, reference.begin()->second, "the event of that time");
+                now = taken.ts;
+                reference.erase(reference.begin());
+            }
+            NS_TEST_ASSERT_MSG_EQ(queue.IsEmpty(), reference.empty(), "events that are left");
+        }
+    }
+};
+
+/**
+ * \ingroup rnic-test
+ * Breaks if the simulator of one thread differs from ns-3's in what happens, when and how often, with events that are cancelled,
+ * removed, or scheduled for the same time.
+ */
+class RnicSimulatorTestCase : public TestCase
+{
+  public:
+    RnicSimulatorTestCase()
+        : TestCase("The simulator of one thread does what ns-3's does")
+    {
+    }
+
+  private:
+    /**
+     * \param type an implementation
+     * \return what happened there, each with its time
+     */
+    static std::vector<uint64_t> Happened(const std::string& type)
+    {
+        GlobalValue::Bind("SimulatorImplementationType", StringValue(type));
+        std::vector<uint64_t> happened;
+        auto note = [&](uint64_t what) {
+            happened.insert(happened.end(), {what, static_cast<uint64_t>(Simulator::Now().GetTimeStep()), Simulator::GetContext()});
+        };
+        auto noted = [&](uint64_t what) { return [&note, what] { note(what); }; };
+        EventId cancelled = Simulator::Schedule(NanoSeconds(7), noted(1));
+        EventId removed = Simulator::Schedule(NanoSeconds(9), noted(2));
+        EventId kept = Simulator::Schedule(NanoSeconds(5), noted(3));
+        Simulator::ScheduleWithContext(4, NanoSeconds(5), noted(4));
+        Simulator::Schedule(NanoSeconds(5), [&] {
+            note(5);
+            cancelled.Cancel();
+            Simulator::Remove(removed);
+            note(kept.IsExpired());
+            note(removed.IsExpired());
+            Simulator::ScheduleNow(noted(6));
+            EventId later = Simulator::Schedule(NanoSeconds(3), noted(7));
+            note(Simulator::GetDelayLeft(later).GetTimeStep());
+        });
+        Simulator::ScheduleDestroy(noted(8));
+        Simulator::Schedule(NanoSeconds(1000), noted(9));
+        Simulator::Stop(NanoSeconds(100));
+        Simulator::Run();
+        note(Simulator::GetEventCount());
+        Simulator::Run();
+        note(Simulator::GetEventCount());
+        note(Simulator::IsFinished());
+        Simulator::Destroy();
+        return happened;
+    }
+
+    void DoRun() override
+    {
+        std::vector<uint64_t> expected = Happened("ns3::DefaultSimulatorImpl");
+        std::vector<uint64_t> here = Happened(RnicSimulatorImpl::GetTypeId().GetName());
+        GlobalValue::Bind("SimulatorImplementationType", StringValue("ns3::DefaultSimulatorImpl"));
+        NS_TEST_ASSERT_MSG_EQ((expected.size() > 30), true, "events happen at all");
+        NS_TEST_ASSERT_MSG_EQ((here == expected), true, "the same events at the same times");
+    }
+};
+
+/**
+ * \ingroup rnic-test
  * The suite.
  */
 class RnicTestSuite : public TestSuite
@@ -522,6 +638,8 @@ class RnicTestSuite : public TestSuite
         AddTestCase(new RnicCoreTestCase("a link for each connection", 0, 1), TestCase::QUICK);
         AddTestCase(new RnicCoreTestCase("connections share links", 0, 8), TestCase::QUICK);
         AddTestCase(new RnicCoreTestCase("links that lose", 5000, 1), TestCase::QUICK);
+        AddTestCase(new RnicEventQueueTestCase, TestCase::QUICK);
+        AddTestCase(new RnicSimulatorTestCase, TestCase::QUICK);
         AddTestCase(new RnicPfcTestCase, TestCase::QUICK);
         AddTestCase(new RnicSharedBufferTestCase, TestCase::QUICK);
         AddTestCase(new RnicEcmpTestCase, TestCase::QUICK);
