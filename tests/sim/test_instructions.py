@@ -17,8 +17,8 @@ SCALE: dict[str, list[object]] = {
     "measure.duration": ["20ms"],
 }
 #: Per frame that reaches a host. A build without link-time optimisation took 18,800 when this was written. It
-#: had taken 25,000 with ns-3's own simulator and queue of events, and 54,700 while each event of a NIC gave its process
-#: a turn, and each read cleared 16 KiB first.
+#: had taken 25,000 with ns-3's own simulator and queue of events, and 54,700 while each event of a NIC gave
+#: its process a turn, and each read cleared 16 KiB first.
 MOST_INSTRUCTIONS = 20_700
 #: For a run, under callgrind on a busy machine.
 TIMEOUT = 300
