@@ -262,22 +262,43 @@ impl Layout {
 
     /// Announces `key` in one of its windows. A former announcement in the other one is found after it, or not at all.
     fn publish_in<'a>(&self, window: impl Iterator<Item = &'a Entry> + Clone, key: u64, new: u64) -> bool {
-        // The same connection again: its former holder is stale or handed it over.
-        for e in window.clone().filter(|e| e.key.load(Acquire) == key) {
-            let old = e.value.load(Acquire);
-            if old != 0 && e.value.compare_exchange(old, new, AcqRel, Acquire).is_ok() {
+        let take = |e: &Entry, old: u64| {
+            let taken = e.value.compare_exchange(old, new, AcqRel, Acquire).is_ok();
+            if taken {
                 e.key.store(key, Release);
-                return true;
+            }
+            taken
+        };
+        let mut free = None;
+        for e in window.clone() {
+            let is_same = e.key.load(Acquire) == key;
+            if !is_same && free.is_some() {
+                continue;
+            }
+            match e.value.load(Acquire) {
+                0 => free = free.or(Some(e)),
+                // The same connection again: its former holder is stale or handed it over.
+                old if is_same && take(e, old) => return true,
+                _ => {}
             }
         }
-        for e in window {
-            let old = e.value.load(Acquire);
-            if (old == 0 || self.holder(old).is_none()) && e.value.compare_exchange(old, new, AcqRel, Acquire).is_ok() {
-                e.key.store(key, Release);
-                return true;
-            }
+        if free.is_some_and(|e| take(e, 0)) {
+            return true;
         }
-        false
+        self.publish_in_stale(window, take)
+    }
+
+    /// All entries of a window are taken, or were taken meanwhile. Those of processes that are gone are free, too.
+    #[cold]
+    fn publish_in_stale<'a>(
+        &self,
+        mut window: impl Iterator<Item = &'a Entry>,
+        take: impl Fn(&Entry, u64) -> bool,
+    ) -> bool {
+        window.any(|e| {
+            let old = e.value.load(Acquire);
+            (old == 0 || self.holder(old).is_none()) && take(e, old)
+        })
     }
 
     /// Withdraws exactly the announcement that `publish` made with these arguments.
@@ -317,9 +338,12 @@ impl Layout {
     /// The windows of a key. They have no entry in common: otherwise some keys would have no second one.
     fn windows(&self, key: u64) -> impl Iterator<Item = impl Iterator<Item = &Entry> + Clone> {
         let hash = (key >> 47) as usize;
-        [&self.entries[..FIRST], &self.entries[FIRST..]]
-            .into_iter()
-            .map(move |entries| (0..WINDOW.min(entries.len())).map(move |i| &entries[(hash + i) % entries.len()]))
+        let (first, others) = self.entries.split_at(FIRST);
+        // By constants: a division by a number that is not known in advance takes as long as the rest of a probe.
+        [(first, hash % FIRST), (others, hash % (ENTRIES - FIRST))].into_iter().map(|(entries, begin)| {
+            let (before, from) = entries.split_at(begin);
+            from.iter().chain(before).take(WINDOW)
+        })
     }
 }
 

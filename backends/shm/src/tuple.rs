@@ -1,20 +1,27 @@
 //! From a TCP connection to the 64-bit key of the rendezvous table.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use netacc_device::FourTuple;
 
-/// IPv4 as IPv4-mapped IPv6, so that both spellings of a connection agree.
-fn octets(addr: SocketAddr) -> ([u8; 16], u16) {
-    let ip: Ipv6Addr = match addr.ip() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    };
-    (ip.octets(), addr.port())
+/// The two halves of an address: IPv4 as IPv4-mapped IPv6, so that both spellings of a connection agree.
+fn halves(addr: SocketAddr) -> [u64; 2] {
+    match addr.ip() {
+        IpAddr::V4(v4) => [0, 0xffff << 32 | u64::from(v4.to_bits())],
+        IpAddr::V6(v6) => [(v6.to_bits() >> 64) as u64, v6.to_bits() as u64],
+    }
 }
 
 /// Whether both ends must be on this host (in this network namespace).
+#[inline]
 pub(crate) fn same_host(tuple: &FourTuple) -> bool {
+    if let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (tuple.local, tuple.remote) {
+        return local.ip() == remote.ip() || local.ip().is_loopback() && remote.ip().is_loopback();
+    }
+    same_host_of_any(tuple)
+}
+
+fn same_host_of_any(tuple: &FourTuple) -> bool {
     let loopback = |a: SocketAddr| a.ip().to_canonical().is_loopback();
     loopback(tuple.local) && loopback(tuple.remote)
         || tuple.local.ip().to_canonical() == tuple.remote.ip().to_canonical()
@@ -36,16 +43,9 @@ pub(crate) fn is_local(tuple: &FourTuple) -> bool {
 /// the whole tuple later. `network` distinguishes equal tuples of different network namespaces; 0 in a table of one
 /// namespace.
 pub(crate) fn key(tuple: &FourTuple, network: u64) -> u64 {
-    let (local, local_port) = octets(tuple.local);
-    let (remote, remote_port) = octets(tuple.remote);
-    let half = |b: &[u8]| b.iter().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
-    let words = [
-        half(&local[..8]),
-        half(&local[8..]),
-        half(&remote[..8]),
-        half(&remote[8..]),
-        u64::from(local_port) << 16 | u64::from(remote_port),
-    ];
+    let ([local_high, local_low], [remote_high, remote_low]) = (halves(tuple.local), halves(tuple.remote));
+    let ports = u64::from(tuple.local.port()) << 16 | u64::from(tuple.remote.port());
+    let words = [local_high, local_low, remote_high, remote_low, ports];
     // Multiply-and-fold: plenty for a hint, and cheap.
     let mut h: u64 = 0x9e37_79b9_7f4a_7c15 ^ network.wrapping_mul(0xe703_7ed1_a0b4_28db);
     for w in words {
