@@ -570,6 +570,12 @@ impl KernelOrder for ShmDevice {
         self.operation_numbers.publish(self.doorbell.kernel_operations(), operation);
     }
 
+    fn announce_kernel_operations(&self) {
+        self.begin_kernel_operation();
+        let now = sys::now();
+        self.end_kernel_operation(KernelOperation { begun: now, ended: now });
+    }
+
     fn kernel_news(&self) -> KernelOperation {
         self.kernel_news.latest()
     }

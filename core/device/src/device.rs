@@ -311,6 +311,10 @@ pub trait KernelOrder {
         let _ = operation;
     }
 
+    /// Operations that have ended by now may not have been announced: peers that receive messages posted later check the
+    /// kernel first.
+    fn announce_kernel_operations(&self) {}
+
     /// The latest [operation in the kernel](KernelOrder::end_kernel_operation) that a sender had done before it posted
     /// a message which [`poll_qp`](Device::poll_qp) has taken, as far as the device can determine. Never earlier than
     /// an earlier result.

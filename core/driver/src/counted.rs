@@ -27,20 +27,21 @@ pub(crate) struct Tally(Arc<AtomicU32>);
 pub(crate) struct Tallied(Tally);
 
 impl Tally {
+    #[inline]
     pub(crate) fn now(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::SeqCst)
     }
 
     /// Counts one more.
     pub(crate) fn add(&self) -> Tallied {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.fetch_add(1, Ordering::SeqCst);
         Tallied(self.clone())
     }
 }
 
 impl Drop for Tallied {
     fn drop(&mut self) {
-        self.0 .0.fetch_sub(1, Ordering::Relaxed);
+        self.0 .0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -10,6 +10,7 @@ use netacc_proto::{
 };
 use parking_lot::Mutex;
 
+use crate::counted::Tallied;
 use crate::stream::LinkCell;
 
 /// A flow that this process sends.
@@ -129,6 +130,8 @@ pub(crate) struct Seat {
     pub(crate) far: Option<Far>,
     pub(crate) ours: Use,
     pub(crate) peer_has_closed: bool,
+    /// The endpoint counts its flows on links.
+    pub(crate) _tallied: Tallied,
 }
 
 impl Seat {

@@ -38,7 +38,7 @@ use netacc_proto::{CacheConfig, LinkCache, Nonce, PreSharedKey, Reason};
 use parking_lot::{Mutex, RwLock};
 
 use crate::copying::Copies;
-use crate::counted::Tally;
+use crate::counted::{Tallied, Tally};
 use crate::datagram::{LinkFlow, SendingFlow};
 use crate::link::LinkStatus;
 use crate::{Counters, LinkCell, ReadySink, StreamCell};
@@ -126,6 +126,8 @@ pub struct Endpoint {
     order: SeenOrder,
     /// Streams on links.
     attached: Tally,
+    /// Flows on links.
+    seated: Tally,
     todo: Mutex<Todo>,
     counters: Counters,
     copies: Copies,
@@ -193,6 +195,7 @@ impl Endpoint {
             flows: Mutex::default(),
             order: SeenOrder::default(),
             attached: Tally::default(),
+            seated: Tally::default(),
             todo: Mutex::default(),
             counters: Counters::default(),
             copies: Copies::default(),
@@ -271,6 +274,21 @@ impl Endpoint {
 
     pub(crate) fn nonce(&self) -> Nonce {
         (self.nonces)()
+    }
+
+    /// Whether a stream or a flow of this process is on a link, so that data may be posted there. As long as none is, the
+    /// process need not announce its [operations in the kernel](netacc_device::KernelOrder).
+    #[inline]
+    pub fn uses_links(&self) -> bool {
+        self.attached.now() > 0 || self.seated.now() > 0
+    }
+
+    /// A stream or a flow gets its place on a link. All operations in the kernel up to now come before the data that it
+    /// posts there, and may not have been announced.
+    fn begin_use(&self, tally: &Tally) -> Tallied {
+        let tallied = tally.add();
+        self.device.announce_kernel_operations();
+        tallied
     }
 
     /// All streams, for display and for demoting everything.

@@ -229,6 +229,14 @@ impl Runtime {
 #[inline]
 pub fn in_kernel<R>(call: impl FnOnce() -> R) -> R {
     let Some(endpoint) = get().and_then(Runtime::endpoint) else { return call() };
+    if !endpoint.uses_links() {
+        // The first message on a link announces it together with all earlier ones: most short connections are spared that.
+        let result = call();
+        if endpoint.uses_links() {
+            endpoint.device().announce_kernel_operations();
+        }
+        return result;
+    }
     let begun = now();
     endpoint.device().begin_kernel_operation();
     let result = call();

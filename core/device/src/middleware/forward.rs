@@ -183,7 +183,7 @@ macro_rules! forward {
     };
 
     (@KernelOrder $to:ident) => {
-        $crate::forward!($to: begin_kernel_operation, end_kernel_operation, kernel_news);
+        $crate::forward!($to: begin_kernel_operation, end_kernel_operation, announce_kernel_operations, kernel_news);
     };
     (@begin_kernel_operation $to:ident) => {
         fn begin_kernel_operation(&self) {
@@ -193,6 +193,11 @@ macro_rules! forward {
     (@end_kernel_operation $to:ident) => {
         fn end_kernel_operation(&self, operation: $crate::KernelOperation) {
             $to!(self, end_kernel_operation(operation))
+        }
+    };
+    (@announce_kernel_operations $to:ident) => {
+        fn announce_kernel_operations(&self) {
+            $to!(self, announce_kernel_operations())
         }
     };
     (@kernel_news $to:ident) => {

@@ -382,6 +382,11 @@ impl Endpoint {
         id.map(|id| self.attempts.lock().insert(id, Attempt { peer, connector: true })).is_ok()
     }
 
+    fn seat(&self, link: &Arc<LinkCell>, slot: u16, region: Region, far: Option<Far>) -> Seat {
+        let _tallied = self.begin_use(&self.seated);
+        Seat { link: link.clone(), slot, region, far, ours: Use::Goes, peer_has_closed: false, _tallied }
+    }
+
     /// Requests a flow on a link.
     fn request_on(&self, link: &Arc<LinkCell>, flow: &Arc<SendingFlow>) -> Result<(), Reason> {
         let ring_len = self.config.ring_len;
@@ -389,7 +394,7 @@ impl Endpoint {
         let (nonce, ring) = (self.nonce(), descriptor(&region, ring_len));
         let addresses = wire_tuple(&flow.addresses);
         let request = FlowRequest { slot, addresses, nonce, ring, proof_port: flow.proof_port };
-        let seat = Seat { link: link.clone(), slot, region, far: None, ours: Use::Goes, peer_has_closed: false };
+        let seat = self.seat(link, slot, region, None);
         let mut inner = flow.inner.lock();
         inner.nonce = Some(nonce);
         inner.place = Place::On(Box::new((seat, FlowSender::new(ring_len, inner.by_kernel))));
@@ -458,7 +463,7 @@ impl Endpoint {
         let proto = FlowReceiver::new(self.nonce(), request);
         let grant = proto.grant(request.slot, slot, descriptor(&region, ring_len), proof_port);
         let far = Some(Far { slot: request.slot, ring: request.ring });
-        let seat = Seat { link: link.clone(), slot, region, far, ours: Use::Goes, peer_has_closed: false };
+        let seat = self.seat(link, slot, region, far);
         let flow = Arc::new(ReceivingFlow::new(addresses, proto, seat));
         self.flows.lock().on_links.insert((link.qp, slot), LinkFlow::Receiving(flow.clone()));
         // First: the sender's proof must find an owner that knows the flow.

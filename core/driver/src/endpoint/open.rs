@@ -224,8 +224,12 @@ impl Endpoint {
             }
             guard.change(|stream| {
                 let inner = &mut *stream.inner;
-                inner.attached =
-                    Some(Attachment { link: link.clone(), region, outgoing: None, _tallied: self.attached.add() });
+                inner.attached = Some(Attachment {
+                    link: link.clone(),
+                    region,
+                    outgoing: None,
+                    _tallied: self.begin_use(&self.attached),
+                });
                 inner.listed.remove(Listed::RELEASE);
                 inner.attempt.opening = opening;
                 put_slot(&mut rx, slot, cell);
@@ -335,7 +339,7 @@ impl Endpoint {
                 let inner = &mut *stream.inner;
                 let outgoing = Some(outgoing);
                 inner.attached =
-                    Some(Attachment { link: link.clone(), region, outgoing, _tallied: self.attached.add() });
+                    Some(Attachment { link: link.clone(), region, outgoing, _tallied: self.begin_use(&self.attached) });
                 inner.listed.remove(Listed::RELEASE);
                 put_slot(rx, slot, cell);
                 stream.arrived = true;

@@ -9,6 +9,7 @@ use netacc_device::{
     Payload, PostError, QueuePairId, Region, RemoteRegion, WorkRequest, WorkRequestId,
 };
 use netacc_driver::{Endpoint, LinkIo};
+use netacc_proto::Reason;
 
 use crate::common::{config, nonce, Deaf};
 use crate::endpoints::{endpoint, read, write, Linked};
@@ -20,6 +21,8 @@ struct Way {
     posted: AtomicU32,
     /// A message has come that is not handled, as far as it knows: the device has no sequences.
     has_news: AtomicBool,
+    /// Announcements of what the process has done in the kernel.
+    announced: AtomicU32,
 }
 
 /// A device with such a way, of one stream.
@@ -53,7 +56,11 @@ impl CompletionEvents for Short {
     forward!(to_inner: CompletionEvents);
 }
 
-impl KernelOrder for Short {}
+impl KernelOrder for Short {
+    fn announce_kernel_operations(&self) {
+        self.way.announced.fetch_add(1, Relaxed);
+    }
+}
 
 struct Queue {
     qp: QueuePairId,
@@ -99,6 +106,25 @@ fn messages_of_both_calls_go_the_short_way() {
     }
     let counters = near.lock(&client).counters();
     assert_eq!((way.posted.load(Relaxed), counters.tx_msgs_link, counters.tx_bytes_link), (400, 400, 1400));
+}
+
+/// Breaks if bytes on a link could come before those that the process had written in the kernel earlier, or if a process
+/// without links announced all that it does there.
+#[test]
+fn a_place_on_a_link_announces_earlier_operations_in_the_kernel() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    for opens in [true, false] {
+        let ((short, way), other) = (with_short_way(&fabric), endpoint(&fabric));
+        assert!(!short.uses_links() && way.announced.load(Relaxed) == 0);
+        let (client, server) = if opens { (&short, &other) } else { (&other, &short) };
+        let pair = Linked::new(client, server, 40_303);
+        assert!(short.uses_links() && way.announced.load(Relaxed) == 1, "it opens: {opens}");
+        for (endpoint, cell) in &pair.ends {
+            cell.lock(endpoint).change(|stream| stream.demote(Reason::Requested));
+        }
+        (0..10).for_each(|_| pair.progress(Instant::from_nanos(0)));
+        assert!(!short.uses_links(), "it opens: {opens}");
+    }
 }
 
 /// Breaks if a refusal kept the room, the credit or the mark of a rewind that were taken for its message.
