@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -25,11 +25,13 @@ use crate::{probes, switching};
 mod callers;
 mod notices;
 mod options;
+mod sleeps;
 
 pub use callers::{Callers, Place};
 pub use options::{int, keep_as_reported, kernel_only, needs_kernel, read_all_from_kernel, read_from_kernel, Options};
 
 use notices::Notices;
+pub use sleeps::Sleeps;
 
 /// How long leaving a link may take whose ring has become too long. Arbitrary: a live peer answers in well under a
 /// millisecond.
@@ -66,7 +68,7 @@ pub struct Socket {
     /// The error that ended a call which returned a number of bytes: for the next call. 0 for none.
     pub deferred_error: AtomicI32,
     /// Receives of the kernel that are to sleep before they look for bytes.
-    sleeps_ahead: AtomicU8,
+    pub sleeps: Sleeps,
     /// Epoll instances that watch it.
     pub watchers: Watchers,
     /// Descriptors that the program has closed although epoll instances watch them, and the duplicates that are watched now.
@@ -114,6 +116,7 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl Socket {
     /// A connection on descriptor `fd`.
+    #[inline]
     pub fn new(
         fd: c_int,
         stream: Option<Arc<StreamCell>>,
@@ -136,7 +139,7 @@ impl Socket {
             promotion: PromotionSchedule::new(promote_at),
             answers: None,
             deferred_error: AtomicI32::new(0),
-            sleeps_ahead: AtomicU8::new(0),
+            sleeps: Sleeps::default(),
             watchers: Watchers::default(),
             outliving: Mutex::new(Vec::new()),
             family: AtomicU32::new(0),
@@ -471,19 +474,13 @@ impl Socket {
         cell.set_notice(self.notices.pending());
     }
 
-    /// A receive looked for bytes, and has to sleep for them: so will the next ones, it is assumed.
+    /// A receive looked for bytes, and has to sleep for them.
     pub fn expect_sleeps(&self) {
-        self.sleeps_ahead.store(SLEEPS_AHEAD, Ordering::Relaxed);
-    }
-
-    /// Whether this receive is to sleep before it looks for bytes. It makes one system call less then if it finds none,
-    /// and one more if it does.
-    pub fn sleeps_first(&self) -> bool {
-        let ahead = self.sleeps_ahead.load(Ordering::Relaxed);
-        if ahead > 0 {
-            self.sleeps_ahead.store(ahead - 1, Ordering::Relaxed);
+        self.sleeps.expect();
+        // Its request at most came before its first receive.
+        if self.operations.load(Ordering::Relaxed) <= 1 {
+            Sleeps::expect_of_new(self.accepted);
         }
-        ahead > 0
     }
 
     /// Takes the error that a call has left for the next one.
@@ -492,10 +489,6 @@ impl Socket {
         (error != 0).then_some(error)
     }
 }
-
-/// After a receive that had to sleep, so many sleep before they look. Then one looks again, because by then
-/// the bytes may be there in time. Arbitrary.
-const SLEEPS_AHEAD: u8 = 15;
 
 impl Listener {
     /// A fresh socket.

@@ -78,6 +78,8 @@ pub enum Next<W> {
 pub enum Waited {
     /// The awaited event may have come.
     Again,
+    /// Of a receive: the kernel has no more bytes, and the peer has ended its direction.
+    Ended,
     /// The time limit has passed.
     TimedOut,
     /// A signal ended it.

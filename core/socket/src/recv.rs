@@ -88,6 +88,8 @@ enum Stage {
     Looks,
     /// It has looked.
     Looked,
+    /// It has slept until the kernel had no more bytes for it, for good.
+    Ended,
 }
 
 /// One call that receives.
@@ -145,8 +147,9 @@ impl Receiving {
             self.stage = Stage::Looks;
             return self.pass(connection, socket);
         }
+        let ended = self.stage == Stage::Ended;
         self.stage = Stage::Looked;
-        match step(connection, socket, self.done) {
+        match step(connection, socket, self.done, ended) {
             Step::Ended => self.end(socket),
             Step::Moved(n) => {
                 self.done += n;
@@ -173,6 +176,7 @@ impl Receiving {
     pub fn resume<S: RecvSocket>(&mut self, socket: &mut S, wait: RecvWait, waited: Waited) -> Next<RecvWait> {
         match (wait, waited) {
             (_, Waited::Again) => {}
+            (_, Waited::Ended) => self.stage = Stage::Ended,
             (RecvWait::Replay(_), _) => return moved_or(self.done, Errno::AGAIN),
             (RecvWait::Data(_), _) => {
                 let interrupted = waited == Waited::Interrupted;
@@ -244,7 +248,7 @@ impl Receiving {
 
 /// Attempts once to receive behind the call's first `skip` bytes.
 #[inline]
-fn step<S: RecvSocket>(connection: Connection<'_>, socket: &mut S, skip: usize) -> Step {
+fn step<S: RecvSocket>(connection: Connection<'_>, socket: &mut S, skip: usize, ended: bool) -> Step {
     let mut guard = connection.cell.lock(connection.endpoint);
     progress_end(&mut guard, || socket.now());
     match guard.rx_source() {
@@ -259,6 +263,8 @@ fn step<S: RecvSocket>(connection: Connection<'_>, socket: &mut S, skip: usize) 
         RxSource::Anchor(_) if skip > 0 && socket.is_broken() && socket.unread() == 0 => Step::Over,
         // Bytes without a limit may follow the replayed ones.
         RxSource::Anchor(limit) if limit != u64::MAX && guard.change(LockedStream::take_in_replay) => Step::Again,
+        // The call that waited has found that already.
+        RxSource::Anchor(u64::MAX) if ended => Step::Ended,
         RxSource::Anchor(limit) => match socket.recv_kernel(skip, limit) {
             Ok(0) if limit != u64::MAX && !socket.is_empty() => {
                 guard.change(LockedStream::anchor_ended);

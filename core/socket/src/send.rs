@@ -254,7 +254,7 @@ impl Sending {
     /// A wait for room is over.
     fn go_on(&mut self, waited: Waited) -> Next<SendWait> {
         match waited {
-            Waited::Again => {
+            Waited::Again | Waited::Ended => {
                 self.polled = false;
                 Next::Again
             }

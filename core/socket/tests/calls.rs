@@ -361,3 +361,17 @@ fn a_read_takes_arrived_bytes_before_it_gives_up() {
     let next = recv_on(&mut receiving, &pair, &mut call, next);
     assert!(matches!(next, Next::Done(Ok(4))), "{next:?}");
 }
+
+/// Breaks if a call that has waited for the peer's end asked the kernel for it once more: here it would wait for ever.
+#[test]
+fn a_read_whose_wait_has_found_the_end_is_over() {
+    let pair = Pair::new(AnchorConfig::default());
+    let mut room = [0; 10];
+    let mut call = pair.receiving(&mut room);
+    let mut receiving = Receiving::begin(pair.connection(), &mut call, 1, false);
+    let next = recv_on(&mut receiving, &pair, &mut call, Next::Again);
+    let Next::Wait(wait @ RecvWait::Data(IDLE)) = next else { panic!("{next:?}") };
+    let next = receiving.resume(&mut call, wait, Waited::Ended);
+    let next = recv_on(&mut receiving, &pair, &mut call, next);
+    assert!(matches!(next, Next::Done(Ok(0))), "{next:?}");
+}

@@ -31,7 +31,7 @@ use crate::os::asleep::asleep;
 use crate::os::errno::{errno, set_errno};
 use crate::os::{access, confinement, inside, real, sockopt};
 use crate::runtime::Runtime;
-use crate::socket::{self, Listener, Socket};
+use crate::socket::{self, Listener, Sleeps, Socket};
 use crate::table::{self, Entry};
 use crate::{family, runtime, sandbox, watched};
 
@@ -542,6 +542,7 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, local: Local, nonblocki
     let promote_at = if accepted { PATIENCE } else { first_try(rt, &tuple) };
     let mut sock = Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at);
     sock.accepted = accepted;
+    sock.sleeps = Sleeps::of_new(accepted);
     sock.answers = answers(rt, role, &tuple);
     if promote_at == PromotionSchedule::NEVER {
         sock.record_reason(Reason::TcpFirst);

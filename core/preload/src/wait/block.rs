@@ -49,6 +49,7 @@ fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
     let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
     match errno() {
         libc::EINTR if n < 0 => Waited::Interrupted,
+        _ if n == 0 => Waited::Ended,
         error if n < 0 && is_of_connection(error) => {
             sock.deferred_error.store(error, Ordering::Relaxed);
             Waited::Again

@@ -503,7 +503,7 @@ impl<'a> OnlyStream<'a> {
                 set_errno(libc::EINTR);
                 -1
             }
-            Waited::Again | Waited::TimedOut => 0,
+            Waited::Again | Waited::TimedOut | Waited::Ended => 0,
         }
     }
 }

@@ -133,7 +133,7 @@ impl RecvSocket for Call<'_, Incoming> {
 
     #[inline]
     fn expects_nothing(&self) -> bool {
-        self.target.sock.sleeps_first()
+        self.target.sock.sleeps.take()
     }
 
     #[inline]
