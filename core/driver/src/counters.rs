@@ -97,7 +97,8 @@ impl Counters {
             (&self.tx_bytes_tcp, s.tx_bytes_tcp),
             (&self.rx_bytes_tcp, s.rx_bytes_tcp),
         ];
-        for (counter, n) in pairs {
+        // A short connection has moved bytes on one path only.
+        for (counter, n) in pairs.into_iter().filter(|(_, n)| *n > 0) {
             counter.fetch_add(n, Ordering::Relaxed);
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! * [`real`]: the functions that the hooks replace. Everything else here and above calls these.
 //! * [`errno`], [`clock`], [`limits`], [`sockopt`], [`signals`]: small parts of the C library and the kernel.
+//! * [`immediate`]: sends and receives that do not wait.
 //! * [`own`], [`lingering`]: descriptors that the library keeps for itself.
 //! * [`access`]: memory of the program that may be unmapped. [`actions`]: the program's actions on signals, two of which report
 //!   such memory; [`deferral`], [`asleep`]: signals that wait for the end of a call.
@@ -28,6 +29,7 @@ pub mod deferral;
 pub mod environment;
 pub mod errno;
 pub mod futex;
+pub mod immediate;
 pub mod inside;
 pub(crate) mod kept;
 pub mod liburing;

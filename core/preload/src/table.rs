@@ -131,7 +131,9 @@ pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
         set(&MOVED, fd);
     }
     let old = slot.swap(Some(entry));
-    END.fetch_max(fd as usize + 1, Ordering::AcqRel);
+    if END.load(Ordering::Acquire) <= fd as usize {
+        END.fetch_max(fd as usize + 1, Ordering::AcqRel);
+    }
     set(&OURS, fd);
     if !is_moved {
         clear(&MOVED, fd);
@@ -153,14 +155,16 @@ pub fn remove(fd: c_int) -> Option<Arc<Entry>> {
     slot(fd)?.swap(None)
 }
 
+/// Sets a bit, without an atomic change where it is set: an entry often replaces another one.
 fn set(bits: &[AtomicU64], fd: c_int) {
-    if let Some(word) = bits.get(fd as usize / 64) {
+    if let Some(word) = bits.get(fd as usize / 64).filter(|word| word.load(Ordering::Acquire) >> (fd % 64) & 1 == 0) {
         word.fetch_or(1 << (fd % 64), Ordering::AcqRel);
     }
 }
 
+/// As [`set`].
 fn clear(bits: &[AtomicU64], fd: c_int) {
-    if let Some(word) = bits.get(fd as usize / 64) {
+    if let Some(word) = bits.get(fd as usize / 64).filter(|word| word.load(Ordering::Acquire) >> (fd % 64) & 1 != 0) {
         word.fetch_and(!(1 << (fd % 64)), Ordering::AcqRel);
     }
 }

@@ -191,6 +191,7 @@ pub struct Stream {
 
 impl Stream {
     /// A stream that is plain TCP so far.
+    #[inline]
     pub fn new(role: Role, config: StreamConfig) -> Stream {
         Stream {
             role,

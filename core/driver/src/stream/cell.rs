@@ -145,6 +145,8 @@ impl Outgoing {
 }
 
 impl StreamCell {
+    /// Made where it is to be, and not copied there: each connection takes one.
+    #[inline(always)]
     pub(crate) fn new(
         number: u32,
         addresses: Addresses,

@@ -208,22 +208,26 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     }
     let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return false };
     let Some(endpoint) = rt.endpoint() else { return false };
+    let mut guard = cell.lock(endpoint);
     if !sock.accepted {
-        let c = cell.lock(endpoint).counters();
+        let c = guard.counters();
         let calls = u64::from(sock.operations.load(Ordering::Relaxed)) + c.tx_msgs_link + c.rx_msgs_link;
         let bytes = c.tx_bytes_tcp + c.rx_bytes_tcp + c.tx_bytes_link + c.rx_bytes_link;
         rt.lifetimes.note_end(&cell.tuple().remote, calls, bytes);
     }
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
-        if cell.lock(endpoint).proto().replay_left() > 0 {
+        if guard.proto().replay_left() > 0 {
+            drop(guard);
             // Unread bytes turn the close into a reset; bytes that came after it would find a FIN sent.
             switching::until(endpoint, cell, now() + switching::PROMOTION_PATIENCE, |guard| {
                 guard.has_replay(now()).then_some(())
             });
+            guard = cell.lock(endpoint);
         }
-        let plain = cell.lock(endpoint).close_plain();
-        if plain {
-            if sock.recorded_reason().is_none() && cell.lock(endpoint).proto().promotions() == 0 {
+        if guard.close_plain() {
+            let stayed = guard.proto().promotions() == 0;
+            drop(guard);
+            if stayed && sock.recorded_reason().is_none() {
                 sock.record_reason(Reason::NotYet);
             }
             cell.tag().store(NO_FD, Ordering::Relaxed);
@@ -232,6 +236,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
             return false;
         }
     }
+    drop(guard);
     if !sock.holds_alone() {
         // Another process holds the socket: it must find a plain one.
         switching::demote(endpoint, cell, Reason::Shared, Duration::from_secs(2));

@@ -111,6 +111,24 @@ impl<T> Absent for *mut T {
     const ABSENT: *mut T = std::ptr::null_mut();
 }
 
+/// Whether the real `send`, `recv` and `syscall` are the C library's own, and not another preloaded library's.
+pub(super) fn sends_by_c_library() -> bool {
+    let own = object_of(libc::gnu_get_libc_version as *const c_void);
+    let all = [&symbols::send, &symbols::recv, &symbols::syscall];
+    !own.is_null() && all.iter().all(|symbol| object_of(symbol.address()) == own)
+}
+
+/// The address of the object that has this function; null if there is none.
+fn object_of(function: *const c_void) -> *const c_void {
+    // SAFETY: all-zero is a valid description of nothing.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: the description is writable; any address may be asked for.
+    match unsafe { libc::dladdr(function, &mut found) } {
+        0 => std::ptr::null(),
+        _ => found.dli_fbase,
+    }
+}
+
 macro_rules! real {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
         #[allow(non_upper_case_globals, reason = "C's names")]

@@ -41,6 +41,9 @@ impl Callers {
     /// over: it has left them by a jump out of a signal handler, or closes in a handler the descriptor that it waits
     /// for.
     pub fn wait_elsewhere(&self) -> bool {
+        if !self.wait() {
+            return false;
+        }
         let this = this_thread();
         for thread in &self.threads {
             let _ = thread.compare_exchange(this, 0, Ordering::SeqCst, Ordering::Relaxed);

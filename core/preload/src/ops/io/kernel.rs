@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use libc::{iovec, msghdr};
 
+use crate::os::immediate;
 use crate::os::poll;
 use crate::os::real;
 use crate::os::sockopt::{self, SIOCOUTQNSD, SK_MEMINFO_SNDBUF, SK_MEMINFO_WMEM_QUEUED};
@@ -52,9 +53,14 @@ fn header(iov: &[iovec]) -> msghdr {
 /// # Safety
 /// `iov` describes writable memory.
 pub(super) unsafe fn kernel_recv(fd: c_int, iov: &[iovec], flags: c_int) -> isize {
-    if let [one] = iov {
+    match iov {
         // SAFETY: the caller's promise.
-        return unsafe { real::recv(fd, one.iov_base, one.iov_len, flags) };
+        [one] if flags & libc::MSG_DONTWAIT != 0 => unsafe {
+            return immediate::recv(fd, one.iov_base, one.iov_len, flags);
+        },
+        // SAFETY: the caller's promise.
+        [one] => return unsafe { real::recv(fd, one.iov_base, one.iov_len, flags) },
+        _ => {}
     }
     let mut msg = header(iov);
     // SAFETY: the caller's promise; the header is valid.
@@ -64,9 +70,14 @@ pub(super) unsafe fn kernel_recv(fd: c_int, iov: &[iovec], flags: c_int) -> isiz
 /// # Safety
 /// `iov` describes readable memory.
 pub(super) unsafe fn kernel_send(fd: c_int, iov: &[iovec], flags: c_int) -> isize {
-    if let [one] = iov {
+    match iov {
+        [one] if flags & libc::MSG_DONTWAIT != 0 => {
+            // SAFETY: the caller's promise.
+            return in_kernel(|| unsafe { immediate::send(fd, one.iov_base, one.iov_len, flags) });
+        }
         // SAFETY: the caller's promise.
-        return in_kernel(|| unsafe { real::send(fd, one.iov_base, one.iov_len, flags) });
+        [one] => return in_kernel(|| unsafe { real::send(fd, one.iov_base, one.iov_len, flags) }),
+        _ => {}
     }
     let msg = header(iov);
     // SAFETY: the caller's promise; the header is valid.
