@@ -16,15 +16,17 @@ from tests.apps.lib.tracing import traced
 CALLS = ("send", "recv")
 #: Round trips of two runs. Their difference is counted, because both begin in the same way.
 FEW, MANY = 2_000, 22_000
+#: Short connections of two runs, and the requests of each.
+FEW_SHORT, MANY_SHORT, REQUESTS = 200, 1_200, 2
 #: For a run, under callgrind on a busy machine.
 _TIMEOUT = 120
 
 
-def build(folder: Path) -> Path:
-    """The program whose calls are counted."""
-    built = folder / "instructions"
+def build(folder: Path, name: str = "instructions") -> Path:
+    """The program whose calls are counted, or another one."""
+    built = folder / name
     flags = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / "instructions.c"], check=True, timeout=60)
+    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / f"{name}.c"], check=True, timeout=60)
     return built
 
 
@@ -41,6 +43,22 @@ def of_call_on_tcp(folder: Path, program: Path, call: str) -> float:
 def of_message(folder: Path, program: Path, window_end: int | None) -> float:
     """Instructions of a send and of the receive that finds its message. With a `window_end`, a trace runs."""
     return _of_message(folder, program, Counting(CALLS, window_end))
+
+
+def of_connection(folder: Path, short: Path) -> float:
+    """Instructions of a short connection, both ends together: of the program `short`, all included."""
+    few, many = (_of_run(folder, short, connections) for connections in (FEW_SHORT, MANY_SHORT))
+    return (many - few) / (MANY_SHORT - FEW_SHORT)
+
+
+def _of_run(folder: Path, short: Path, connections: int) -> int:
+    profile = folder / "profile"
+    valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}"]
+    counting = Counting(())
+    command = [str(binaries() / "netacc_run"), *valgrind, str(short), str(connections), str(REQUESTS)]
+    env = counting.environment() | {"NETACC_CONF": "/dev/null"}
+    subprocess.run(command, env=env, capture_output=True, check=True, timeout=_TIMEOUT)
+    return _total(profile)
 
 
 @dataclass(frozen=True)
@@ -91,6 +109,10 @@ def _collected(folder: Path, program: Path, counting: Counting, round_trips: int
     path = "tx_bytes_link" if counting.on_link else "tx_bytes_tcp"
     moved = sum(json.loads(line)["cnt"][path] for line in counted.read_text().splitlines())
     assert moved >= 0.95 * 2 * 64 * round_trips
+    return _total(profile)
+
+
+def _total(profile: Path) -> int:
     totals = [line.split()[1] for line in profile.read_text().splitlines() if line.startswith("totals:")]
     return int(totals[-1])
 
@@ -101,6 +123,7 @@ def main() -> None:
         program = build(Path(folder))
         for path, count in (("link", of_call), ("tcp", of_call_on_tcp)):
             print(json.dumps({"path": path} | {call: count(Path(folder), program, call) for call in CALLS}))
+        print(json.dumps({"short connection": of_connection(Path(folder), build(Path(folder), "short"))}))
 
 
 if __name__ == "__main__":

@@ -49,3 +49,11 @@ def test_a_trace_costs_as_many_instructions_as_recorded(
     assert abs(each - recorded) <= TOLERANCE * recorded, (
         f"with the window {window} they take {each:.1f}, recorded are {recorded}"
     )
+
+
+@pytest.mark.usefixtures("library")
+def test_a_short_connection_takes_as_many_instructions_as_recorded(tmp_path: Path) -> None:
+    """Both ends: making it, two requests and their answers, and closing it."""
+    recorded = tomllib.loads(RECORDED.read_text())["connection"]["short"]
+    each = instructions.of_connection(tmp_path, instructions.build(tmp_path, "short"))
+    assert abs(each - recorded) <= TOLERANCE * recorded, f"it takes {each:.1f}, recorded are {recorded}"
