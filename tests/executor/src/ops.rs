@@ -5,6 +5,7 @@
 //! * `misuse`: calls with invalid arguments, and of processes that have used up a resource.
 //! * `options`: options of sockets.
 //! * `readiness`: the results of poll, select and epoll.
+//! * `resets`: resets that arrive later than usual.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,6 +24,7 @@ mod connections;
 mod misuse;
 mod options;
 mod readiness;
+mod resets;
 
 use bytes::{drain, fill, fionread, receive, receive_all, send, send_all};
 use connections::{accept, bind, close, connect, dup, listen, open_socket};
@@ -103,7 +105,14 @@ pub(crate) fn run(process: &Process, op: &Op, expect: Option<&Outcome>) -> Outco
     let pipes = sys::pipes();
     set_in_vain(process.ledger.in_vain.load(Ordering::SeqCst) != 0);
     let begun = Instant::now();
+    let sender = op.sends().and_then(|s| process.slot(s));
+    if let Some(slot) = &sender {
+        resets::await_reset(slot, expect);
+    }
     let mut outcome = dispatch(process, op, expect);
+    if let (Some(slot), None) = (&sender, expect) {
+        resets::await_answer(slot);
+    }
     if begun.elapsed() >= world::patience() {
         process.ledger.in_vain.store(1, Ordering::SeqCst);
     }

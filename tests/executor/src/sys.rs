@@ -421,6 +421,14 @@ pub(crate) fn unread(fd: Fd) -> io::Result<usize> {
     Ok(value as usize)
 }
 
+/// `SIOCOUTQ`: how many sent bytes the peer has not acknowledged.
+pub(crate) fn unacknowledged(fd: Fd) -> io::Result<usize> {
+    let mut value: c_int = 0;
+    // SAFETY: the value is writable.
+    check(unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &mut value) })?;
+    Ok(value as usize)
+}
+
 pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ms: c_int) -> io::Result<usize> {
     // SAFETY: the list lives.
     check(unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) }).map(|n| n as usize)

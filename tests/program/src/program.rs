@@ -592,6 +592,15 @@ impl Program {
 }
 
 impl Op {
+    /// The slot through which it sends bytes, or tries to.
+    pub fn sends(&self) -> Option<u32> {
+        match self {
+            Op::Send { s, .. } | Op::SendAll { s, .. } | Op::Fill { s } => Some(*s),
+            Op::Misuse { s, call, .. } if !call.receives() => Some(*s),
+            _ => None,
+        }
+    }
+
     /// Whether it may wait for another step.
     pub fn may_block(&self) -> bool {
         matches!(
