@@ -247,10 +247,12 @@ impl Shared {
         }
     }
 
-    /// The kernel has found the kick readable.
+    /// The kernel may have found the kick readable. Another thread may have drained it since, so that is no proof that it is
+    /// raised: as long as a wait would find something, `kicked` stays as it is.
     fn take_kick(&self) {
         let mut state = self.state.lock();
-        state.kicked = true;
+        let is_over = state.ready.is_empty() && !self.sleepers.must_arm(self.own_queue());
+        state.kicked |= is_over;
         self.lower(&mut state);
     }
 
@@ -316,7 +318,7 @@ impl Shared {
             let events = libc::EPOLLIN | libc::EPOLLET;
             internal_ctl(self.kernel().epfd, libc::EPOLL_CTL_ADD, channel, events, CHANNEL);
         }
-        self.kick.make(self.kernel().epfd);
+        self.make_kick(&state);
         // Threads that sleep already have not armed it.
         self.lower(&mut state);
         drop(state);
@@ -366,8 +368,15 @@ impl Shared {
 
     fn ensure_kick(&self) {
         if !self.kick.is_made() {
-            let _locked = self.state.lock();
-            self.kick.make(self.kernel().epfd);
+            self.make_kick(&self.state.lock());
+        }
+    }
+
+    /// Makes the kick, if there is none. It is raised if it was to be raised before it was there.
+    fn make_kick(&self, state: &State) {
+        let epfd = self.kernel().epfd;
+        if self.kick.make(epfd) && state.kicked {
+            self.kick.raise(epfd);
         }
     }
 }

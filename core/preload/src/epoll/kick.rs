@@ -38,10 +38,10 @@ impl Kick {
         Some(self.0.load(Ordering::Acquire)).filter(|kick| !matches!(*kick, NONE | BORROWED)).map(|kick| kick as c_int)
     }
 
-    /// Makes it, if there is none. Called with the instance locked.
-    pub(super) fn make(&self, epfd: c_int) {
+    /// Makes it, not raised, if there is none. Called with the instance locked. Whether it was made.
+    pub(super) fn make(&self, epfd: c_int) -> bool {
         if self.is_made() || uses::is_over() {
-            return;
+            return false;
         }
         let _use = Use::begin();
         if let Some(fd) = own::new_eventfd() {
@@ -50,6 +50,7 @@ impl Kick {
         } else if helpers().is_some_and(|fd| internal_ctl(epfd, libc::EPOLL_CTL_ADD, fd, 0, KICK)) {
             self.0.store(BORROWED, Ordering::Release);
         }
+        self.is_made()
     }
 
     /// Makes it readable, which is an edge for those that watch the instance.

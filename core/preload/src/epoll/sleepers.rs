@@ -27,6 +27,11 @@ impl Sleepers {
         self.all.load(Ordering::SeqCst) > 0
     }
 
+    /// A thread is about to sleep.
+    pub(super) fn begin(&self) {
+        self.all.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Whether some thread sleeps that should have armed the queue.
     pub(super) fn must_arm(&self, queue: Option<CompletionQueueId>) -> bool {
         queue.is_some() && self.unarmed.load(Ordering::SeqCst) > 0
@@ -45,7 +50,7 @@ pub(super) struct Announced<'a> {
 impl<'a> Announced<'a> {
     /// `endpoint` is none in a process that has none yet; `moderated` as for [`wait::arm`].
     pub(super) fn new(shared: &'a Shared, endpoint: Option<&'a Endpoint>, moderated: bool) -> Announced<'a> {
-        shared.sleepers.all.fetch_add(1, Ordering::SeqCst);
+        shared.sleepers.begin();
         let mut cq = endpoint.and(shared.own_queue());
         if cq.is_none() {
             shared.sleepers.unarmed.fetch_add(1, Ordering::SeqCst);

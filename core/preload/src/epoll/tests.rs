@@ -25,6 +25,11 @@ impl Watching {
         let watching = Watching { epoll, fd, _open: (socket, peer, instance) };
         watching.add();
         watching.shared().streams.store(1, Ordering::Relaxed);
+        watching
+    }
+
+    fn with_kick() -> Watching {
+        let watching = Watching::new();
         watching.shared().ensure_kick();
         watching
     }
@@ -44,6 +49,11 @@ impl Watching {
         self.shared().handle_change(self.fd, now, Change::Readiness);
     }
 
+    /// Whether those see it that watch the kernel's instance.
+    fn is_raised(&self) -> bool {
+        crate::os::poll::ready_events(self.shared().kernel().epfd, libc::POLLIN) != 0
+    }
+
     /// How many streams are counted, and whether a wait leaves everything to the kernel.
     fn counted(&self) -> (u32, bool) {
         (self.shared().away.load(Ordering::SeqCst), self.epoll.is_kernels())
@@ -52,7 +62,7 @@ impl Watching {
 
 #[test]
 fn a_stream_counts_as_away_once_and_until_it_comes_back() {
-    let watching = Watching::new();
+    let watching = Watching::with_kick();
     assert_eq!(watching.counted(), (0, true));
     for _ in 0..2 {
         watching.goes_to(ON_LINK);
@@ -67,7 +77,7 @@ fn a_stream_counts_as_away_once_and_until_it_comes_back() {
 #[test]
 fn a_stream_that_is_not_watched_any_more_is_not_away() {
     use crate::watchers::Subscriber;
-    let watching = Watching::new();
+    let watching = Watching::with_kick();
     let shared = watching.shared();
     watching.goes_to(ON_LINK);
     shared.leave_to_kernel(watching.fd);
@@ -80,6 +90,34 @@ fn a_stream_that_is_not_watched_any_more_is_not_away() {
     assert_eq!(watching.counted(), (1, false));
     shared.forget_streams();
     assert_eq!(watching.counted(), (0, true));
+}
+
+/// Breaks if a thread that looks for the kick took one for raised that another thread had drained: an instance that watches
+/// this one was never told of what is ready.
+#[test]
+fn a_kick_that_was_drained_meanwhile_is_raised_again() {
+    let watching = Watching::with_kick();
+    let shared = watching.shared();
+    watching.epoll.nest();
+    assert!(!watching.is_raised());
+    // Something becomes ready after the kick was drained, and before this thread has the lock.
+    shared.state.lock().ready.push_back(watching.fd);
+    shared.take_kick();
+    assert!(watching.is_raised());
+    shared.state.lock().ready.clear();
+    shared.take_kick();
+    assert!(!watching.is_raised());
+}
+
+/// Breaks if a thread slept on though a stream became ready before the kick that wakes it was made.
+#[test]
+fn a_kick_that_is_made_late_is_raised() {
+    let watching = Watching::new();
+    watching.shared().sleepers.begin();
+    watching.goes_to(ON_LINK | Readiness::READABLE);
+    assert!(!watching.is_raised());
+    watching.shared().ensure_kick();
+    assert!(watching.is_raised());
 }
 
 /// Breaks if a wait ended before its time-out where the kernel takes no shorter unit, or never.
