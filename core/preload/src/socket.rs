@@ -348,10 +348,41 @@ impl Socket {
     /// O_NONBLOCK, for a call that would have to wait. It belongs to the open file description. Another process, or a
     /// descriptor that came back in a message, may share that and have set it.
     pub fn is_nonblocking(&self) -> bool {
-        if self.stream.as_ref().is_some_and(|cell| cell.is_shared() || cell.is_pinned()) {
+        if self.shares_description() {
             self.read_nonblocking();
         }
         self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// Whether no call waits, because O_NONBLOCK is set and this process alone could take it back.
+    #[inline]
+    pub fn never_waits(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed) && !self.shares_description()
+    }
+
+    /// SO_RCVTIMEO, for a call that is about to wait. It belongs to the socket: see
+    /// [`is_nonblocking`](Socket::is_nonblocking).
+    pub fn recv_timeout(&self) -> Option<Duration> {
+        self.read_if_shared(libc::SO_RCVTIMEO);
+        self.options.recv_timeout()
+    }
+
+    /// SO_SNDTIMEO, likewise.
+    pub fn send_timeout(&self) -> Option<Duration> {
+        self.read_if_shared(libc::SO_SNDTIMEO);
+        self.options.send_timeout()
+    }
+
+    fn read_if_shared(&self, option: c_int) {
+        if self.shares_description() {
+            keep_as_reported(&self.options, self.fd.load(Ordering::Relaxed), option);
+        }
+    }
+
+    /// Whether another process may have changed the open file description.
+    #[inline]
+    fn shares_description(&self) -> bool {
+        self.stream.as_ref().is_some_and(|cell| cell.is_shared() || cell.is_pinned())
     }
 
     /// Whether closing `fd` is to reset the connection. Another process that holds or held the socket may have set

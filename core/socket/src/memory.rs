@@ -113,19 +113,26 @@ pub struct MemoryCall<S, B, P> {
     pub waits: u32,
     socket: S,
     nonblocking: bool,
+    expects_nothing: bool,
     poll_link: P,
 }
 
 impl<S, B, P> MemoryCall<S, B, P> {
     /// A call at `now`. `poll_link` is [`Socket::poll_link`].
     pub fn new(now: Instant, socket: S, bytes: B, poll_link: P) -> MemoryCall<S, B, P> {
-        MemoryCall { now, bytes, moved: 0, waits: 0, socket, nonblocking: true, poll_link }
+        MemoryCall { now, bytes, moved: 0, waits: 0, socket, nonblocking: true, expects_nothing: false, poll_link }
     }
 
     /// The same on a socket without O_NONBLOCK.
     #[must_use]
     pub fn blocking(self) -> MemoryCall<S, B, P> {
         MemoryCall { nonblocking: false, ..self }
+    }
+
+    /// The same after calls that had to sleep for their bytes.
+    #[must_use]
+    pub fn after_sleeps(self) -> MemoryCall<S, B, P> {
+        MemoryCall { expects_nothing: true, ..self }
     }
 
     /// The socket.
@@ -241,7 +248,7 @@ impl<S: MemorySocket, P: FnMut() -> bool> RecvSocket for MemoryCall<S, Incoming<
     }
 
     fn expects_nothing(&self) -> bool {
-        false
+        self.expects_nothing
     }
 
     fn record_received(&mut self, len: usize) {

@@ -98,7 +98,7 @@ pub struct Receiving {
     done: usize,
     /// The number of bytes that the call waits for, as long as it may wait.
     least: usize,
-    /// The call does not wait, because of its flags or the socket's.
+    /// The call does not wait, because of its flags, or because the socket is certainly not one that waits.
     nonblocking: bool,
     /// The link has been polled.
     polled: bool,
@@ -145,7 +145,10 @@ impl Receiving {
     pub fn attempt<S: RecvSocket>(&mut self, connection: Connection<'_>, socket: &mut S) -> Next<RecvWait> {
         if self.stage == Stage::Sleeps {
             self.stage = Stage::Looks;
-            return self.pass(connection, socket);
+            // Another process may have set that since the calls that slept.
+            if !socket.is_nonblocking() {
+                return self.pass(connection, socket);
+            }
         }
         let ended = self.stage == Stage::Ended;
         self.stage = Stage::Looked;

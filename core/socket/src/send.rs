@@ -143,7 +143,7 @@ enum Step {
 pub struct Sending {
     /// Bytes that are sent.
     done: usize,
-    /// The call does not wait, because of its flags or the socket's.
+    /// The call does not wait, because of its flags, or because the socket is certainly not one that waits.
     nonblocking: bool,
     /// The link has been polled since the last wait.
     polled: bool,

@@ -71,6 +71,7 @@ struct Pair {
     far: Arc<StreamCell>,
     /// The near end's anchor.
     anchor: InMemoryAnchor,
+    far_anchor: InMemoryAnchor,
     wire: AnchorWire,
     patience: SwitchPatience,
     now: Instant,
@@ -83,7 +84,7 @@ impl Pair {
         let (a, b, wire) = anchor_pair(config);
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let tuple = FourTuple { local: address(40_000), remote: address(6379) };
-        let far = server.adopt(Role::Acceptor, tuple.reversed(), Box::new(b));
+        let far = server.adopt(Role::Acceptor, tuple.reversed(), Box::new(b.clone()));
         server.publish(&far);
         let near = client.adopt(Role::Opener, tuple, Box::new(a.clone()));
         Pair {
@@ -92,6 +93,7 @@ impl Pair {
             near,
             far,
             anchor: a,
+            far_anchor: b,
             wire,
             patience: SwitchPatience::new(),
             now: Instant::from_nanos(1),
@@ -374,4 +376,19 @@ fn a_read_whose_wait_has_found_the_end_is_over() {
     let next = receiving.resume(&mut call, wait, Waited::Ended);
     let next = recv_on(&mut receiving, &pair, &mut call, next);
     assert!(matches!(next, Next::Done(Ok(0))), "{next:?}");
+}
+
+/// Breaks if a read of a socket that another process has made non-blocking returned EAGAIN without looking for bytes, because
+/// the reads before it had to sleep for theirs.
+#[test]
+fn a_read_that_does_not_wait_looks_first() {
+    let mut pair = Pair::new(AnchorConfig::default());
+    pair.far_anchor.try_write(b"there").expect("there is room");
+    pair.wire.deliver_all();
+    let mut room = [0; 10];
+    let bytes = Incoming::new(&mut room, false);
+    let mut call = MemoryCall::new(pair.now, pair.anchor.clone(), bytes, poll_no_link as fn() -> bool).after_sleeps();
+    let mut receiving = Receiving::begin(pair.connection(), &mut call, 1, false);
+    let next = recv_on(&mut receiving, &pair, &mut call, Next::Again);
+    assert!(matches!(next, Next::Done(Ok(5))), "{next:?}");
 }

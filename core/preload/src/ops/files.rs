@@ -136,7 +136,7 @@ fn send_pieces(t: Target<'_>, from: c_int, position: &mut off_t, count: usize) -
 /// The kernel's own `sendfile`, if the stream is on the kernel path and the call cannot block on the socket.
 fn kernel_sendfile(t: Target<'_>, endpoint: &Endpoint, from: c_int, position: off_t, count: usize) -> Option<isize> {
     let cell = t.sock.stream.as_ref()?;
-    if !t.sock.nonblocking.load(Ordering::Relaxed) {
+    if !t.sock.never_waits() {
         return None;
     }
     let mut guard = cell.lock(endpoint);

@@ -29,7 +29,7 @@ struct Incoming;
 
 impl Direction for Incoming {
     fn timeout(sock: &Socket) -> Option<Duration> {
-        sock.options.recv_timeout()
+        sock.recv_timeout()
     }
 }
 
@@ -54,7 +54,7 @@ pub unsafe fn recv_in_steps(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &
     let target = Target { rt, entry, sock, connection: netacc_socket::Connection { endpoint, cell } };
     trace::call(Point::Recv, cell, iov);
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
-    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.never_waits();
     // The call waits for so many bytes as long as it may wait.
     let least = match flags & (libc::MSG_WAITALL | libc::MSG_PEEK) {
         libc::MSG_WAITALL => len,

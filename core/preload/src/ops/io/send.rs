@@ -38,7 +38,7 @@ struct Outgoing {
 
 impl Direction for Outgoing {
     fn timeout(sock: &Socket) -> Option<Duration> {
-        sock.options.send_timeout()
+        sock.send_timeout()
     }
 }
 
@@ -66,7 +66,7 @@ pub unsafe fn send_in_steps(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
     // The kernel itself has the state of TCP_CORK, also if another process that has the socket has changed it.
     let more = flags & libc::MSG_MORE != 0 || sock.options.cork.load(Ordering::Relaxed);
-    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.never_waits();
     if sock.deferred_error.load(Ordering::Relaxed) != 0 {
         return deferred_or(sock, 0);
     }
