@@ -48,8 +48,12 @@ enum Step {
     Stop(Option<AnchorProgress>),
 }
 
-/// Arbitrary: a live peer answers within a few milliseconds.
+/// How long a call waits for bytes that are in flight on the anchor. Arbitrary: a live peer answers within a few milliseconds.
 const REPLAY_PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long the anchor of a stream that has left its link may take to end as the stream has. No call waits for that. The kernel
+/// may never have room for the bytes that come first. Arbitrary: far more than a peer needs that waits for a processor.
+const END_PATIENCE: Duration = Duration::from_secs(3);
 
 impl StreamCell {
     /// Handles everything that has come for the stream, by the link and on the anchor.
@@ -388,18 +392,22 @@ impl LockedStream<'_> {
         if (all || ended) && self.take_in_reset() {
             return true;
         }
-        let over = self.has_waited(now);
-        if over {
+        if self.waited(now) > END_PATIENCE {
             self.inner.proto.end_revival();
             self.inner.proto.skip_read_shutdown();
         }
-        over
+        self.has_waited(now)
+    }
+
+    /// The time since the first call of this or [`has_replay`](LockedStream::has_replay).
+    fn waited(&mut self, now: Instant) -> Duration {
+        now.saturating_since(*self.inner.tcp.replay_since.get_or_insert(now))
     }
 
     /// Whether the time limit for bytes that are in flight on the anchor has expired: [`REPLAY_PATIENCE`] since the
     /// first call.
     pub(crate) fn has_waited(&mut self, now: Instant) -> bool {
-        now.saturating_since(*self.inner.tcp.replay_since.get_or_insert(now)) > REPLAY_PATIENCE
+        self.waited(now) > REPLAY_PATIENCE
     }
 
     /// Whether the reset of a stream that was revived is there, if it is one.

@@ -82,6 +82,35 @@ fn messages_on_the_link_count_before_the_peer_leaves() {
     assert!(near.lock(&client).proto().is_plain() && near.lock(&client).proto().peer_fin() == PeerFin::Repeated);
 }
 
+/// Breaks if the reset of a stream that has left its link was given up while its peer waited for a processor: the program's
+/// next write succeeded, and no later one failed either.
+#[test]
+fn the_reset_of_a_stream_that_has_left_is_awaited_longer_than_calls_wait() {
+    let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_019);
+    let [(_, near), (_, far)] = &pair.ends;
+    far.lock(&server).change(|stream| stream.shutdown(Shutdown::Both));
+    pair.progress(at(0));
+    near.lock(&client).change(|stream| stream.refuse_write(8));
+    near.lock(&client).change(|stream| stream.demote(Reason::Shared));
+    for turn in 0.. {
+        assert!(turn < 8, "it does not leave its link");
+        if near.lock(&client).proto().is_plain() {
+            break;
+        }
+        far.take_in(&server);
+        pair.wire.deliver_all();
+        near.take_in(&client);
+        near.lock(&client).change(|stream| stream.progress_anchor(false));
+    }
+    let waits = |ms| near.lock(&client).change(|stream| (!stream.has_replay(at(ms)), stream.is_end_pending()));
+    assert_eq!(waits(1), (true, true));
+    assert_eq!(waits(200), (false, true), "a call waits no longer");
+    assert_eq!(waits(4000), (false, false));
+}
+
 /// Breaks if a check or a record of ours took the error of an anchor that was reset, and the stream was then given back
 /// to it: the program would read an end.
 #[test]
