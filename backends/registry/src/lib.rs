@@ -17,7 +17,7 @@ use std::sync::Arc;
 use netacc_config::{Backend, Config, RdmaProfile};
 use netacc_device::{ConnectionManager, Device, DeviceError, Directory, PeerAddress};
 use netacc_shm::{ShmConfig, ShmDevice};
-use netacc_verbs::{Profile, VerbsConfig, VerbsDevice};
+use netacc_verbs::{CommandTimes, Profile, VerbsConfig, VerbsDevice};
 use nix::net::if_::InterfaceFlags;
 
 pub use crate::backends::{examine, sweep, within_host, Availability, Examination};
@@ -225,6 +225,38 @@ pub fn open_raw(config: &Config, address: IpAddr, port: u16) -> Result<Raw, Open
 /// The peer address of a process that accepts links at that address, for [`Raw::cm`].
 pub fn raw_peer_address(address: SocketAddr) -> PeerAddress {
     VerbsDevice::peer_address(address)
+}
+
+/// The properties of an address's RDMA device that a simulated one is calibrated with.
+#[derive(Clone, Debug)]
+pub struct Calibrated {
+    /// As `rdma link` names it.
+    pub name: String,
+    /// Payload bytes of a full packet; `None` if the device does not say.
+    pub mtu: Option<u32>,
+    /// Its commands' times.
+    pub commands: CommandTimes,
+}
+
+/// Times the commands of the RDMA device of one address of ours, `rounds` times each; registrations with each of `lengths`.
+///
+/// # Errors
+/// See [`VerbsDevice::open`] and [`VerbsDevice::time_commands`].
+pub fn time_commands(
+    config: &Config,
+    address: IpAddr,
+    rounds: usize,
+    lengths: &[usize],
+) -> Result<Calibrated, OpenError> {
+    let device = VerbsDevice::open(&verbs_config(config, address))?;
+    let commands = device.time_commands(rounds, lengths)?;
+    Ok(Calibrated { name: device.name().to_owned(), mtu: device.mtu(), commands })
+}
+
+/// An address of ours that the RDMA device of this name serves.
+pub fn address_of_device(config: &Config, name: &str) -> Option<IpAddr> {
+    let named = |opened: &Result<String, OpenError>| opened.as_ref().is_ok_and(|found| found == name);
+    open_rdma_at_each(config).into_iter().find(|(_, opened)| named(opened)).map(|(address, _)| address)
 }
 
 /// Tries to open an RDMA device at the configured address, or at each of this machine's; for human readers. Each is

@@ -95,9 +95,9 @@ pub struct VerbsDevice {
     queues: RwLock<Vec<Arc<Queue>>>,
     pub(crate) links: Links,
     next_link: AtomicU32,
-    completion_entries: u32,
+    pub(crate) completion_entries: u32,
     /// See [`VerbsConfig::comp_vector`].
-    comp_vector: u32,
+    pub(crate) comp_vector: u32,
     growth: Growth,
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) manager: Mutex<Manager>,
@@ -213,6 +213,11 @@ impl VerbsDevice {
         &self.limits
     }
 
+    /// Payload bytes of a full packet on the device's first port; `None` if it does not say.
+    pub fn mtu(&self) -> Option<u32> {
+        self.context.active_mtu(1)
+    }
+
     pub(crate) fn queue(&self, cq: CompletionQueueId) -> Option<Arc<Queue>> {
         self.queues.read().get(cq.0 as usize).cloned()
     }
@@ -316,7 +321,7 @@ fn leaves_descriptors(links: usize) -> bool {
     known && (links + 1) * PER_LINK + FIXED <= most
 }
 
-fn cap(shape: &Shape) -> QpCap {
+pub(crate) fn cap(shape: &Shape) -> QpCap {
     QpCap {
         max_send_wr: shape.send_depth,
         max_recv_wr: shape.recv_depth,

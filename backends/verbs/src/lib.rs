@@ -25,6 +25,7 @@
 //! same queue pair, which belongs to that peer as well.
 
 mod cm;
+mod commands;
 mod connect_data;
 mod connect_threads;
 mod device;
@@ -38,6 +39,7 @@ mod peer_address;
 mod profile;
 mod queue;
 
+pub use commands::CommandTimes;
 pub use connect_threads::CONNECTING;
 pub use device::{VerbsConfig, VerbsDevice};
 pub use discovery::{discover, Attributes, Found};

@@ -39,7 +39,9 @@ pub(crate) struct Context {
 #[repr(C)]
 pub(crate) struct PortAttr {
     pub(crate) state: i32,
-    _rest: [u32; 31],
+    _max_mtu: i32,
+    pub(crate) active_mtu: i32,
+    _rest: [u32; 29],
 }
 
 #[repr(C)]
@@ -298,7 +300,7 @@ layout! {
         post_send(ops.post_send): 208, post_recv(ops.post_recv): 216, cmd_fd: 264, async_fd: 268, num_comp_vectors: 272 };
     DeviceAttr = ibv_device_attr { fw_ver: 0, max_mr_size: 80, vendor_id: 96, vendor_part_id: 100, max_qp: 108,
         max_qp_wr: 112, max_sge: 120, max_cq: 128, max_cqe: 132, max_mr: 136, max_pd: 140 } size 232;
-    PortAttr = ibv_port_attr { state: 0 };
+    PortAttr = ibv_port_attr { state: 0, active_mtu: 8 };
     MemoryRegion = ibv_mr { lkey: 36, rkey: 40 };
     CompChannel = ibv_comp_channel { fd: 8 };
     CompletionQueue = ibv_cq { context: 0 };

@@ -170,11 +170,21 @@ impl Context {
 
     /// Whether a port has lost its network. A port that cannot be queried, because its device is gone, has not.
     pub(crate) fn is_cut_off(&self, port: u8) -> bool {
+        self.port(port).is_some_and(|port| port.state != abi::PORT_ACTIVE)
+    }
+
+    /// Payload bytes of a full packet on a port. The library has them as a code: 1 is 256 bytes, and each next one twice that.
+    pub(crate) fn active_mtu(&self, port: u8) -> Option<u32> {
+        let code = u32::try_from(self.port(port)?.active_mtu).ok()?;
+        (1..=5).contains(&code).then(|| 128 << code)
+    }
+
+    fn port(&self, port: u8) -> Option<abi::PortAttr> {
         let mut attributes = MaybeUninit::<abi::PortAttr>::zeroed();
         // SAFETY: the context is open; the structure is no shorter than the library's.
         let status = unsafe { (self.library.ibv_query_port)(self.raw.as_ptr(), port, attributes.as_mut_ptr()) };
         // SAFETY: plain numbers, zeroed before.
-        status == 0 && unsafe { attributes.assume_init() }.state != abi::PORT_ACTIVE
+        (status == 0).then(|| unsafe { attributes.assume_init() })
     }
 
     pub(crate) fn completion_vectors(&self) -> u32 {
