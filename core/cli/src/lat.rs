@@ -11,6 +11,7 @@
 //!
 //! With one size, or with all powers of two (`-a`), as a table with or without histograms, or as JSON.
 
+mod costs;
 mod histogram;
 mod measured;
 mod raw;
@@ -70,6 +71,15 @@ pub struct LatArgs {
     /// This host's address that the device serves, if there are several (default: the one that leads to the server)
     #[arg(long)]
     from: Option<IpAddr>,
+    /// This host's RDMA device for raw links, if there are several: its name, instead of its address
+    #[arg(long, conflicts_with_all = ["from", "serve"])]
+    device: Option<String>,
+    /// Costs of the device and of the stack on it as JSON: commands, posts, round trips, rates (netacc calibrate reads them)
+    #[arg(long, conflicts_with_all = ["serve", "size", "all_sizes", "udp", "paths", "histogram", "json", "record"])]
+    costs: bool,
+    /// Rounds of --costs, in each of which everything is measured once
+    #[arg(long, requires = "costs", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
     /// A histogram of each path after the table
     #[arg(long, short = 'H', conflicts_with = "json")]
     histogram: bool,
@@ -115,6 +125,10 @@ pub(crate) enum LatError {
     Connect(#[from] netacc_device::CmError),
     #[error("{0}")]
     Post(#[from] netacc_device::PostError),
+    #[error("no RDMA device {0:?} serves an address of this host")]
+    NoDevice(String),
+    #[error("{what}: {error}")]
+    During { what: String, error: Box<LatError> },
     #[error("the link ended")]
     Disconnected,
     #[error("no answer for {0} seconds")]
@@ -136,6 +150,18 @@ pub fn run(args: &LatArgs) -> ExitCode {
     if args.serve {
         return match serve(args) {
             Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("netacc lat: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if args.costs {
+        return match own_address(args).and_then(|from| costs::measure(args, from)) {
+            Ok(json) => {
+                println!("{json}");
+                ExitCode::SUCCESS
+            }
             Err(error) => {
                 eprintln!("netacc lat: {error}");
                 ExitCode::FAILURE
@@ -241,23 +267,29 @@ fn measure(args: &LatArgs, path: PathName, size: u32) -> Result<measured::Measur
         PathName::Write => raw::Kind::Write,
         PathName::Message => raw::Kind::Message,
         PathName::Send => raw::Kind::Send,
-        PathName::Stack => return through_the_stack(args, Role::Client, size),
+        PathName::Stack => return Ok(serde_json::from_slice(&through_the_stack(args, Role::Client, size)?)?),
         PathName::Tcp => return tcp::measure(server, size, args.count),
-        PathName::UdpStack => return through_the_stack(args, Role::UdpClient, size),
+        PathName::UdpStack => return Ok(serde_json::from_slice(&through_the_stack(args, Role::UdpClient, size)?)?),
         PathName::Udp => return udp::measure(server, size, args.count),
-    };
-    let from = match args.from {
-        Some(from) => from,
-        None => udp::own_address_towards(server)?,
     };
     let (config, _) = Config::load();
     let task = raw::Task { kind: operation, size, count: args.count };
-    let histogram = raw::measure(&config, from, SocketAddr::new(args.address, args.port + 1), task)?;
+    let histogram = raw::measure(&config, own_address(args)?, SocketAddr::new(args.address, args.port + 1), task)?;
     Ok(measured::Measured { histogram, link_share: None })
 }
 
-/// The same client as on the kernel's sockets, as a program under `netacc_run`.
-fn through_the_stack(args: &LatArgs, role: Role, size: u32) -> Result<measured::Measured, LatError> {
+/// This host's address that the device serves.
+fn own_address(args: &LatArgs) -> Result<IpAddr, LatError> {
+    match (&args.device, args.from) {
+        (Some(device), _) => netacc_registry::address_of_device(&Config::load().0, device)
+            .ok_or_else(|| LatError::NoDevice(device.clone())),
+        (None, Some(from)) => Ok(from),
+        (None, None) => Ok(udp::own_address_towards(SocketAddr::new(args.address, args.port))?),
+    }
+}
+
+/// The output of the same client as on the kernel's sockets, as a program under `netacc_run`.
+fn through_the_stack(args: &LatArgs, role: Role, size: u32) -> Result<Vec<u8>, LatError> {
     let mut command = accelerated()?;
     let role = role.to_possible_value().expect("none is skipped");
     command.args(["lat-peer", role.get_name(), &SocketAddr::new(args.address, args.port).to_string()]);
@@ -266,7 +298,7 @@ fn through_the_stack(args: &LatArgs, role: Role, size: u32) -> Result<measured::
     if !output.status.success() {
         return Err(LatError::Child(output.status));
     }
-    Ok(serde_json::from_slice(&output.stdout)?)
+    Ok(output.stdout)
 }
 
 /// This program under `netacc_run`.
@@ -308,20 +340,26 @@ pub struct LatPeerArgs {
 enum Role {
     Serve,
     Client,
+    RateClient,
     UdpClient,
 }
 
 /// Runs it.
 pub fn run_peer(args: &LatPeerArgs) -> ExitCode {
     let (size, count) = (args.size.unwrap_or(64), args.count.unwrap_or(1));
-    let print = |measured: Result<measured::Measured, LatError>| {
-        println!("{}", serde_json::to_string(&measured?)?);
+    let print = |json: serde_json::Result<String>| {
+        println!("{}", json?);
         Ok(())
     };
     let done = match args.role {
         Role::Serve => tcp::serve(args.server),
-        Role::Client => print(tcp::measure(args.server, size, count)),
-        Role::UdpClient => print(udp::measure(args.server, size, count)),
+        Role::Client => tcp::measure(args.server, size, count).and_then(|found| print(serde_json::to_string(&found))),
+        Role::RateClient => {
+            tcp::rate(args.server, size, count, costs::DEPTH).and_then(|found| print(serde_json::to_string(&found)))
+        }
+        Role::UdpClient => {
+            udp::measure(args.server, size, count).and_then(|found| print(serde_json::to_string(&found)))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -352,6 +390,9 @@ mod tests {
         assert_eq!((all.len(), all[0], all[1], all[22]), (23, 2, 4, 8_388_608));
         assert_eq!(sizes(&["--all-sizes", "--max-size", "40"]), [2, 4, 8, 16, 32]);
         assert_eq!((sizes(&[]), sizes(&["--size", "8388608"])), (vec![64], vec![8_388_608]));
+        for wrong in [&["--costs", "--json"][..], &["--rounds", "2"], &["--device", "rxe0", "--from", "127.0.0.1"]] {
+            assert!(attempt(wrong).is_err(), "{wrong:?}");
+        }
         for wrong in [&["--size", "8388609"][..], &["-a", "--size", "64"], &["--max-size", "64"], &["-H", "--json"]] {
             assert!(attempt(wrong).is_err(), "{wrong:?}");
         }

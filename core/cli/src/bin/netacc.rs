@@ -32,6 +32,7 @@ Examples:
   netacc report before after                         what has changed, with intervals
   netacc sim list; netacc sim sweep incast            what-if studies in simulation
   netacc calibrate --output calibration              profiles of this machine for netacc sim
+  netacc calibrate --peer 10.0.0.1                   profiles of an RDMA device, with netacc lat --serve there
   netacc lab run --hosts 2 -- rdma link              two machines with SoftRoCE between them";
 
 #[derive(Debug, Subcommand)]

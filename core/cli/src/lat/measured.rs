@@ -13,7 +13,7 @@ pub(crate) struct Measured {
     pub(crate) link_share: Option<f64>,
 }
 
-/// Half round trips in nanoseconds, to three digits: recorded values and how often each came.
+/// Half round trips, or other times, in nanoseconds, to three digits: recorded values and how often each came.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub(crate) struct Latencies(pub(super) Histogram<u64>);
@@ -33,8 +33,12 @@ impl Default for Latencies {
 
 impl Latencies {
     pub(crate) fn record_round_trip(&mut self, round_trip: Duration) {
-        let half = u64::try_from(round_trip.as_nanos() / 2).unwrap_or(u64::MAX);
-        self.0.saturating_record(half.max(1));
+        self.record(round_trip / 2);
+    }
+
+    /// A time that is no round trip.
+    pub(crate) fn record(&mut self, time: Duration) {
+        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
     }
 
     #[cfg(test)]
@@ -54,6 +58,22 @@ impl From<Vec<(u64, u64)>> for Latencies {
         let mut latencies = Latencies::default();
         pairs.into_iter().for_each(|(value, count)| latencies.0.saturating_record_n(value, count));
         latencies
+    }
+}
+
+/// Messages that were in flight together, a number of them at a time.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Round {
+    pub(crate) messages: u32,
+    pub(crate) seconds: f64,
+    /// The share of the bytes that went over a link; none of raw writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) link_share: Option<f64>,
+}
+
+impl Round {
+    pub(crate) fn new(messages: u32, elapsed: Duration) -> Round {
+        Round { messages, seconds: elapsed.as_secs_f64(), link_share: None }
     }
 }
 

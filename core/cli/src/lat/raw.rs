@@ -30,6 +30,9 @@ const SPINS: u32 = 1 << 14;
 /// The number of polls after which this thread yields the processor: a software device needs it, too.
 const TURN: u32 = 1 << 7;
 
+/// How long the end of a link may go unnoticed while this side has nothing to do.
+const LOOK_AGAIN_MS: u8 = 100;
+
 /// Posted receives. One message is in flight at a time.
 const RECEIVES: u32 = 16;
 
@@ -46,12 +49,14 @@ pub(super) enum Kind {
     Message = 2,
     /// It takes a completion, and each message is placed in the memory of its receive.
     Send = 3,
+    /// It does nothing: the client has several messages in flight and takes their completions.
+    Writes = 4,
 }
 
 impl Kind {
     fn receives(self) -> Receives {
         match self {
-            Kind::Write | Kind::Message => Receives::Empty,
+            Kind::Write | Kind::Message | Kind::Writes => Receives::Empty,
             Kind::Send => Receives::FirstRegion,
         }
     }
@@ -80,6 +85,7 @@ impl Task {
             1 => Kind::Write,
             2 => Kind::Message,
             3 => Kind::Send,
+            4 => Kind::Writes,
             _ => return None,
         };
         let task = Task { kind, size: word(1)?, count: word(5)? };
@@ -143,6 +149,8 @@ struct Link<'a> {
     waiting: &'a Waiting,
     /// Messages that have arrived and were not awaited yet: any poll may find them.
     arrived: Cell<u32>,
+    /// Completions of messages that were sent, which were not awaited yet.
+    sent: Cell<u32>,
 }
 
 /// Measures, from our address `from`.
@@ -151,10 +159,8 @@ pub(super) fn measure(config: &Config, from: IpAddr, server: SocketAddr, task: T
 }
 
 fn measure_on(raw: Raw, server: PeerAddress, task: Task) -> Result<Latencies, LatError> {
-    let cq = raw.device.create_cq()?;
-    let id = raw.cm.connect_with(server, cq, task.region_len(), &task.encode(), task.kind.receives())?;
     let nobody = Waiting::default();
-    let link = establish(&raw, cq, (id, task), &nobody)?;
+    let link = connect(&raw, raw.device.create_cq()?, server, task, &nobody)?;
     let mut latencies = Latencies::default();
     if task.kind == Kind::Write {
         link.greet()?;
@@ -168,6 +174,69 @@ fn measure_on(raw: Raw, server: PeerAddress, task: Task) -> Result<Latencies, La
         }
     }
     Ok(latencies)
+}
+
+fn connect<'a>(
+    raw: &'a Raw,
+    cq: CompletionQueueId,
+    server: PeerAddress,
+    task: Task,
+    nobody: &'a Waiting,
+) -> Result<Link<'a>, LatError> {
+    let id = raw.cm.connect_with(server, cq, task.region_len(), &task.encode(), task.kind.receives())?;
+    establish(raw, cq, (id, task), nobody)
+}
+
+/// Measures `count` connections, one after the other: each from resolving the address until it can send.
+pub(super) fn connections(
+    config: &Config,
+    from: IpAddr,
+    server: SocketAddr,
+    count: u32,
+) -> Result<Latencies, LatError> {
+    connections_on(&open_raw(config, from, 0)?, raw_peer_address(server), count)
+}
+
+fn connections_on(raw: &Raw, server: PeerAddress, count: u32) -> Result<Latencies, LatError> {
+    let cq = raw.device.create_cq()?;
+    let mut latencies = Latencies::default();
+    for _ in 0..count {
+        let begun = Instant::now();
+        connect(raw, cq, server, Task { kind: Kind::Writes, size: 8, count: 1 }, &Waiting::default())?;
+        latencies.record(begun.elapsed());
+    }
+    Ok(latencies)
+}
+
+/// Writes without an answer, up to a number of them in flight.
+#[derive(Debug)]
+pub(super) struct Writes {
+    /// The calls that posted them.
+    pub(super) posts: Latencies,
+    /// From the first post to the last completion.
+    pub(super) elapsed: Duration,
+}
+
+/// Measures `task.count` writes, from our address `from`.
+pub(super) fn writes(
+    config: &Config,
+    from: IpAddr,
+    server: SocketAddr,
+    task: Task,
+    depth: u32,
+) -> Result<Writes, LatError> {
+    writes_on(&open_raw(config, from, 0)?, raw_peer_address(server), task, depth)
+}
+
+fn writes_on(raw: &Raw, server: PeerAddress, task: Task, depth: u32) -> Result<Writes, LatError> {
+    let nobody = Waiting::default();
+    let link = connect(raw, raw.device.create_cq()?, server, task, &nobody)?;
+    link.greet()?;
+    link.pour(task.warm_up(), depth, &mut Latencies::default())?;
+    let mut posts = Latencies::default();
+    let begun = Instant::now();
+    link.pour(u64::from(task.count), depth, &mut posts)?;
+    Ok(Writes { posts, elapsed: begun.elapsed() })
 }
 
 /// Answers one client after the other, for ever.
@@ -186,7 +255,7 @@ fn serve_on(raw: &Raw, report: impl Fn(LatError)) -> Result<Infallible, LatError
         let Some(client) = waiting.0.take() else {
             match raw.cm.poll_event() {
                 Some(event) => waiting.handle_other(&*raw.cm, &event),
-                None => sleep(&*raw.cm)?,
+                None => sleep(&*raw.cm, PollTimeout::NONE)?,
             }
             continue;
         };
@@ -221,22 +290,32 @@ fn establish<'a>(
                 if local.memory.len() < task.region_len() || (remote.len as usize) < task.region_len() {
                     return Err(LatError::Nonsense);
                 }
-                return Ok(Link { pair, cq, task, local, remote, staging, waiting, arrived: Cell::new(0) });
+                return Ok(Link {
+                    pair,
+                    cq,
+                    task,
+                    local,
+                    remote,
+                    staging,
+                    waiting,
+                    arrived: Cell::new(0),
+                    sent: Cell::new(0),
+                });
             }
             Some(CmEvent::Failed { id, error }) if id == wanted => return Err(error.into()),
             Some(event) => waiting.handle_other(&*raw.cm, &event),
-            None => sleep(&*raw.cm)?,
+            None => sleep(&*raw.cm, PollTimeout::NONE)?,
         }
     }
 }
 
 #[expect(unsafe_code, reason = "descriptors of the device are numbers to us")]
-fn sleep(cm: &dyn ConnectionManager) -> Result<(), LatError> {
+fn sleep(cm: &dyn ConnectionManager, longest: PollTimeout) -> Result<(), LatError> {
     let fds = cm.event_fds();
     // SAFETY: the connection manager, which is alive, keeps them open.
     let watched = fds.iter().map(|fd| PollFd::new(unsafe { BorrowedFd::borrow_raw(*fd) }, PollFlags::POLLIN));
     // A device in memory has none, and no events.
-    let timeout = if fds.is_empty() { PollTimeout::from(1u8) } else { PollTimeout::NONE };
+    let timeout = if fds.is_empty() { PollTimeout::from(1u8) } else { longest };
     match poll(&mut watched.collect::<Vec<_>>(), timeout) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(errno) => Err(std::io::Error::from(errno).into()),
@@ -256,7 +335,26 @@ impl Link<'_> {
         self.post(&wr)
     }
 
+    /// Sends so many messages, `depth` in flight, and takes the completion of each.
+    fn pour(&self, count: u64, depth: u32, posts: &mut Latencies) -> Result<(), LatError> {
+        let mut in_flight = 0;
+        for number in 1..=count {
+            if in_flight == depth {
+                self.await_sent()?;
+                in_flight -= 1;
+            }
+            let begun = Instant::now();
+            self.send(number)?;
+            posts.record(begun.elapsed());
+            in_flight += 1;
+        }
+        (0..in_flight).try_for_each(|_| self.await_sent())
+    }
+
     fn answer(&self) -> Result<(), LatError> {
+        if self.task.kind == Kind::Writes {
+            return self.stand_by();
+        }
         if self.task.kind == Kind::Write {
             self.await_receive()?;
         }
@@ -273,13 +371,23 @@ impl Link<'_> {
         }
     }
 
+    /// Leaves the processor to the device until the client ends the link.
+    fn stand_by(&self) -> Result<(), LatError> {
+        let begun = Instant::now();
+        loop {
+            self.take_completions()?;
+            self.check_link_end(begun)?;
+            sleep(&*self.pair.raw.cm, PollTimeout::from(LOOK_AGAIN_MS))?;
+        }
+    }
+
     /// Sends the message with this number, which is in its last word.
     fn send(&self, number: u64) -> Result<(), LatError> {
         let len = self.task.region_len();
         let placed = self.staging.memory.write(len - 8, &number.to_le_bytes());
         let RemoteRegion { rkey, base: offset, .. } = self.remote;
         let operation = match self.task.kind {
-            Kind::Write => Operation::Write { rkey, offset, imm: None },
+            Kind::Write | Kind::Writes => Operation::Write { rkey, offset, imm: None },
             Kind::Message => Operation::Write { rkey, offset, imm: Some(number as u32) },
             Kind::Send => Operation::Send { imm: None },
         };
@@ -295,7 +403,8 @@ impl Link<'_> {
             Payload::Region { region: &self.staging, offset: 0, len: len as u32 }
         };
         // A queue of unsignaled requests may stay full for ever.
-        let signaled = number.is_multiple_of(u64::from((capabilities.max_send_wr / 4).max(1)));
+        let signaled =
+            self.task.kind == Kind::Writes || number.is_multiple_of(u64::from((capabilities.max_send_wr / 4).max(1)));
         self.post(&WorkRequest { id: WorkRequestId(number), operation, payload, signaled })
     }
 
@@ -331,9 +440,18 @@ impl Link<'_> {
 
     /// Spins until a message has come that takes a receive.
     fn await_receive(&self) -> Result<(), LatError> {
+        self.await_one(&self.arrived)
+    }
+
+    /// Spins until a message that was sent has completed.
+    fn await_sent(&self) -> Result<(), LatError> {
+        self.await_one(&self.sent)
+    }
+
+    fn await_one(&self, counted: &Cell<u32>) -> Result<(), LatError> {
         self.spin_until(|| {
             self.take_completions()?;
-            Ok(self.arrived.get().checked_sub(1).map(|left| self.arrived.set(left)).is_some())
+            Ok(counted.get().checked_sub(1).map(|left| counted.set(left)).is_some())
         })
     }
 
@@ -363,7 +481,7 @@ impl Link<'_> {
             match completion.completion {
                 Completion::Receive { .. } => messages += 1,
                 Completion::Disconnected => return Err(LatError::Disconnected),
-                Completion::Send { .. } => {}
+                Completion::Send { .. } => self.sent.set(self.sent.get().saturating_add(1)),
             }
         }
         if messages > 0 {
@@ -452,6 +570,39 @@ mod tests {
         }
     }
 
+    /// Breaks if a write is not awaited, or counted twice, or if a server that does nothing meanwhile misses the client's end.
+    #[test]
+    fn writes_in_flight_all_complete_and_the_next_client_is_served() {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (served, address) = raw(&fabric, 1 << 30);
+        thread::spawn(move || serve_on(&served, |_| {}));
+        let task = |size| Task { kind: Kind::Writes, size, count: 50 };
+        for (size, depth) in [(8, 1), (64, 16), (64 << 10, 16), (64, 50)] {
+            let writes = writes_on(&raw(&fabric, 1 << 30).0, address, task(size), depth).expect("measured");
+            assert_eq!(writes.posts.count(), 50, "{size} bytes, {depth} in flight");
+        }
+        assert_eq!(connections_on(&raw(&fabric, 1 << 30).0, address, 3).expect("measured").count(), 3);
+        let ping = Task { kind: Kind::Message, size: 8, count: 3 };
+        assert_eq!(measure_on(raw(&fabric, 1 << 30).0, address, ping).expect("measured").count(), 3);
+    }
+
+    /// Breaks if a measurement goes on while messages that it counts are still in flight.
+    #[test]
+    fn writes_end_with_their_last_completion() {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (served, address) = raw(&fabric, 1 << 30);
+        thread::spawn(move || serve_on(&served, |_| {}));
+        let (client, _) = raw(&fabric, 1 << 30);
+        let nobody = Waiting::default();
+        let task = Task { kind: Kind::Writes, size: 64, count: 20 };
+        let cq = client.device.create_cq().expect("there is room");
+        let link = connect(&client, cq, address, task, &nobody).expect("the server listens");
+        link.greet().expect("connected");
+        link.pour(20, 16, &mut Latencies::default()).expect("connected");
+        link.take_completions().expect("connected");
+        assert_eq!(link.sent.get(), 0, "each completion was awaited");
+    }
+
     /// Breaks if a device without WRITE WITH IMMEDIATE, or without receives that take bytes, is measured as if it had
     /// them.
     #[test]
@@ -478,7 +629,7 @@ mod tests {
         assert_eq!(Task::decode(&padded), Some(task));
         assert_eq!(task.region_len(), 72);
         for (kind, size, count) in
-            [(0, 64, 1), (4, 64, 1), (1, 0, 1), (1, MAX_SIZE + 1, 1), (1, 64, 0), (1, 64, u32::MAX)]
+            [(0, 64, 1), (5, 64, 1), (1, 0, 1), (1, MAX_SIZE + 1, 1), (1, 64, 0), (1, 64, u32::MAX)]
         {
             let mut bytes = [0; 9];
             bytes[0] = kind;

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::measured::{Latencies, Measured};
+use super::measured::{Latencies, Measured, Round};
 use super::{LatError, MAX_SIZE};
 use crate::bench::link::Sample;
 
@@ -60,41 +60,94 @@ fn answer(mut connection: TcpStream) -> std::io::Result<Infallible> {
 
 /// Measures `count` round trips. Under the library, once the connection is on a link, if it gets onto one.
 pub(super) fn measure(server: SocketAddr, size: u32, count: u32) -> Result<Measured, LatError> {
-    let mut connection = TcpStream::connect_timeout(&server, PATIENCE)?;
-    connection.set_nodelay(true)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
-    connection.write_all(&size.to_le_bytes())?;
-    let size = size as usize;
-    let mut bytes = vec![0x5a; size];
-    let mut ping = || -> Result<Duration, LatError> {
-        let begun = Instant::now();
-        connection.write_all(&bytes)?;
-        connection.read_exact(&mut bytes)?;
-        Ok(begun.elapsed())
-    };
-    let own = std::process::id();
-    let begun = Instant::now();
-    let before = loop {
-        for _ in 0..(ROUND_BYTES / size).clamp(1, ROUND) {
-            ping()?;
-        }
-        match Sample::of(own) {
-            Some(sample) if sample.bytes().link == 0 && begun.elapsed() < PROMOTION => {}
-            other => break other,
-        }
-    };
+    let mut client = Client::connect(server, size)?;
+    let before = client.warm_up()?;
     let mut histogram = Latencies::default();
     for _ in 0..count {
-        histogram.record_round_trip(ping()?);
+        histogram.record_round_trip(client.ping()?);
     }
-    let after = Sample::of(own);
-    let link_share = before.zip(after).and_then(|(before, after)| after.bytes_since(&before).share(0));
-    Ok(Measured { histogram, link_share })
+    Ok(Measured { histogram, link_share: link_share_since(before) })
+}
+
+/// Measures `count` messages there and back, `depth` of them in flight, in the same way. All in flight must fit into the buffers
+/// between the ends: this end does not read while it writes.
+pub(super) fn rate(server: SocketAddr, size: u32, count: u32, depth: u32) -> Result<Round, LatError> {
+    let mut client = Client::connect(server, size)?;
+    let before = client.warm_up()?;
+    let begun = Instant::now();
+    for number in 0..count {
+        if number >= depth {
+            client.read()?;
+        }
+        client.write()?;
+    }
+    (0..depth.min(count)).try_for_each(|_| client.read())?;
+    Ok(Round { link_share: link_share_since(before), ..Round::new(count, begun.elapsed()) })
+}
+
+/// The connection of a client, and a message.
+struct Client {
+    connection: TcpStream,
+    bytes: Vec<u8>,
+}
+
+impl Client {
+    fn connect(server: SocketAddr, size: u32) -> Result<Client, LatError> {
+        let mut connection = TcpStream::connect_timeout(&server, PATIENCE)?;
+        connection.set_nodelay(true)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.write_all(&size.to_le_bytes())?;
+        Ok(Client { connection, bytes: vec![0x5a; size as usize] })
+    }
+
+    fn write(&mut self) -> Result<(), LatError> {
+        Ok(self.connection.write_all(&self.bytes)?)
+    }
+
+    fn read(&mut self) -> Result<(), LatError> {
+        Ok(self.connection.read_exact(&mut self.bytes)?)
+    }
+
+    fn ping(&mut self) -> Result<Duration, LatError> {
+        let begun = Instant::now();
+        self.write()?;
+        self.read()?;
+        Ok(begun.elapsed())
+    }
+
+    /// Under the library, until the connection is on a link, if it gets onto one. Returns the counters from which on to measure.
+    fn warm_up(&mut self) -> Result<Option<Sample>, LatError> {
+        let begun = Instant::now();
+        loop {
+            for _ in 0..(ROUND_BYTES / self.bytes.len()).clamp(1, ROUND) {
+                self.ping()?;
+            }
+            match Sample::of(std::process::id()) {
+                Some(sample) if sample.bytes().link == 0 && begun.elapsed() < PROMOTION => {}
+                other => return Ok(other),
+            }
+        }
+    }
+}
+
+fn link_share_since(before: Option<Sample>) -> Option<f64> {
+    before.zip(Sample::of(std::process::id())).and_then(|(before, after)| after.bytes_since(&before).share(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Breaks if a message in flight is left unread, or more are awaited than were sent.
+    #[test]
+    fn messages_in_flight_all_come_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("bound");
+        thread::spawn(move || listener.incoming().flatten().for_each(|connection| drop(answer(connection))));
+        for (size, count, depth) in [(64, 100, 16), (1024, 3, 16), (1, 1, 1)] {
+            assert_eq!(rate(address, size, count, depth).expect("answered").messages, count);
+        }
+    }
 
     /// Breaks if both ends waited for the other to read, as with an echo of large messages by parts. Also breaks if a
     /// client that requests too much, or nothing, is answered, or makes others wait.
