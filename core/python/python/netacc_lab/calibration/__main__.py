@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from typing import Any
 from tqdm import tqdm
 
 from netacc_lab import __version__
-from netacc_lab.calibration import measuring, writing
+from netacc_lab.calibration import measuring, pairs, writing
 from netacc_lab.records import RecordError, converting
 from netacc_lab.records.folder import write_into
 from netacc_lab.sim.paths import NotFoundError
@@ -28,7 +29,10 @@ from netacc_lab.sim.paths import NotFoundError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not options.peer and (options.device or options.via):
+        parser.error("--device and --via are of a measurement with --peer")
     try:
         return _calibrate(options)
     except (measuring.MeasuringError, NotFoundError, RecordError, OSError) as error:
@@ -53,7 +57,26 @@ def _parser() -> argparse.ArgumentParser:
         help="of tcp, udp, unix, shm; else all",
     )
     parser.add_argument("--seconds", type=_seconds, default=0.5, help="of each measurement; else 0.5")
-    parser.add_argument("--rounds", type=_rounds, default=3, help="of each ping-pong; else 3")
+    parser.add_argument(
+        "--rounds", type=_rounds, default=3, help="of each ping-pong; with --peer, of everything; else 3"
+    )
+    parser.add_argument(
+        "--peer",
+        metavar="ADDRESS",
+        help="measure an RDMA device and links on it, instead of paths within this host: with `netacc lat "
+        "--serve ADDRESS` on another host (or on this one, in another process)",
+    )
+    parser.add_argument("--device", metavar="NAME", help="with --peer: the RDMA device, if there are several")
+    parser.add_argument(
+        "--via",
+        type=shlex.split,
+        default=[],
+        metavar="COMMAND",
+        help="with --peer: what runs a command on the host that measures, as 'ssh HOST'",
+    )
+    parser.add_argument(
+        "--count", type=_count, default=1000, help="with --peer: messages of each measurement; else 1000"
+    )
     parser.add_argument(
         "--from",
         dest="kept",
@@ -92,12 +115,26 @@ def _rounds(text: str) -> int:
     return int(text)
 
 
+def _count(text: str) -> int:
+    if not text.isdigit() or not 10 <= int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 10 to 1,000,000")
+    return int(text)
+
+
 def _calibrate(options: argparse.Namespace) -> int:
     # Before the measurements, not after them.
     options.output.mkdir(parents=True, exist_ok=True)
     begun = time.time()
     if options.kept:
         measured = measuring.read(options.kept)
+    elif options.peer:
+        measured = measuring.between_hosts(
+            options.peer,
+            via=options.via,
+            device=options.device,
+            count=options.count,
+            rounds=options.rounds,
+        )
     else:
         with tqdm(total=measuring.steps(options.paths), disable=None, file=sys.stderr) as bar:
 
@@ -108,6 +145,26 @@ def _calibrate(options: argparse.Namespace) -> int:
             measured = measuring.measure(
                 options.paths, seconds=options.seconds, rounds=options.rounds, progress=step
             )
+    files, rows = _pair(measured) if "costs" in measured else _paths_here(options, measured)
+    for name, text in files.items():
+        (options.output / name).write_text(text)
+    if not options.kept:
+        _record(options.output, measured, begun)
+    _print(options, measured.get("costs", measured), rows)
+    return 0
+
+
+Rows = list[dict[str, Any]]
+
+
+def _pair(measured: dict[str, Any]) -> tuple[dict[str, str], Rows]:
+    """The files of two hosts, and the fits."""
+    found = pairs.calibrated(measured)
+    return pairs.files(found), pairs.rows(found)
+
+
+def _paths_here(options: argparse.Namespace, measured: dict[str, Any]) -> tuple[dict[str, str], Rows]:
+    """The files of the paths within this host, and the fits."""
     wanted = [path for path in options.paths if path in measured.get("paths", [])]
     if not wanted:
         raise measuring.MeasuringError("the measurements have none of these paths")
@@ -115,17 +172,13 @@ def _calibrate(options: argparse.Namespace) -> int:
     interruptions = writing.noise(measured)
     files = {f"{each.path}.toml": writing.stack(measured, each, interruptions) for each in found}
     files["host.toml"] = writing.host(measured)
-    for name, text in files.items():
-        (options.output / name).write_text(text)
-    if not options.kept:
-        _record(options.output, measured, begun)
-    _print(options, measured, found)
-    return 0
+    return files, writing.rows(found)
 
 
 def _record(output: Path, measured: dict[str, Any], begun: float) -> None:
     """Makes the folder of the profiles a record of their measurements."""
-    contents = converting.of_calibration(measured, json.dumps(measured), output)
+    of = converting.of_pair if "costs" in measured else converting.of_calibration
+    contents = of(measured, json.dumps(measured), output)
     header = contents.header
     header.command = ["netacc", "calibrate", *sys.argv[1:]]
     header.began, header.ended = (
@@ -136,12 +189,12 @@ def _record(output: Path, measured: dict[str, Any], begun: float) -> None:
     write_into(output, contents)
 
 
-def _print(options: argparse.Namespace, measured: dict[str, object], found: list[writing.Calibrated]) -> None:
+def _print(options: argparse.Namespace, measured: dict[str, Any], rows: Rows) -> None:
     if options.json:
-        print(json.dumps({"machine": measured["machine"], "paths": writing.rows(found)}))
+        print(json.dumps({"machine": measured["machine"], "paths": rows}))
         return
     print(f"{writing.machine_of(measured)}: profiles in {options.output}")
-    for row in writing.rows(found):
+    for row in rows:
         values = ", ".join(f"{name} {value:,.0f} ns" for name, value in row["values_ns"].items())
         print(f"{row['path']}: {values}; residuals up to {row['worst_residual']:.0%}")
         if row["not_identified"]:

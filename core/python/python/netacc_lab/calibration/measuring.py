@@ -24,6 +24,8 @@ ECHOES = (
 )
 #: Bytes of datagrams in flight, at most: more may find a buffer full, and a lost one ends a ping-pong.
 MOST_DATAGRAMS = 32 * 1024
+#: Of programs on links between hosts: long enough that both ends spin through a round trip in emulation.
+POLL_MS = 1000
 #: Of the measurements' file.
 FORMAT = 1
 
@@ -98,6 +100,30 @@ def measure(
 
 def _streams(wanted: Sequence[str]) -> list[str]:
     return [path for path in wanted if path != "udp"]
+
+
+def between_hosts(
+    peer: str, *, via: Sequence[str], device: str | None, count: int, rounds: int
+) -> dict[str, Any]:
+    """The costs of an RDMA device and of the library on it, with a peer that runs `netacc lat --serve`.
+
+    `via` is what runs a command on the host that measures, if that is not this one.
+    """
+    command = [*via, str(program()), "lat", peer, "--costs", "--count", str(count), "--rounds", str(rounds)]
+    command += ["--device", device] if device else []
+    environment = dict(os.environ, NACC_POLL_MS=str(POLL_MS))
+    if via:
+        command[len(via) : len(via)] = ["env", f"NACC_POLL_MS={POLL_MS}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            raise MeasuringError(lines[-1])
+        return {"format": FORMAT, "paths": [], "peer": peer, "costs": json.loads(done.stdout)}
+    except OSError as error:
+        raise MeasuringError(f"{command[0]}: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise MeasuringError(f"{' '.join(command)}: no JSON ({error})") from None
 
 
 def read(file: Path) -> dict[str, Any]:

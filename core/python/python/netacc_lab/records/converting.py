@@ -6,6 +6,7 @@
 | an object with `version` and `paths` or `sizes` | `netacc lat --json` |
 | an object with `version` and `pid` | `netacc_ss --json` |
 | an object with `echoes` | `measurements.json` of `netacc calibrate` |
+| an object with `costs` | `measurements.json` of `netacc calibrate --peer` |
 | a folder whose `meta.json` has `scenario` | a run of `netacc sim` |
 | a folder whose `meta.json` has `measured` | a run of the kit for two machines |
 """
@@ -64,6 +65,8 @@ def _of(path: Path, found: Any, text: str) -> Contents:  # noqa: ANN401 (any JSO
             return of_kit(path, found)
     elif "echoes" in found:
         return of_calibration(found, text, path)
+    elif "costs" in found:
+        return of_pair(found, text, path)
     elif "bench" in found and "paths" in found:
         return of_bench(found, text)
     elif found.get("bench") == "datagrams":
@@ -349,6 +352,41 @@ def of_calibration(found: Mapping[str, Any], text: str, path: Path) -> Contents:
     if "noise" in found:
         add_noise(contents, found["noise"])
     return contents
+
+
+def of_pair(found: Mapping[str, Any], text: str, path: Path) -> Contents:
+    """Of `measurements.json` of `netacc calibrate --peer`: a series for each path and size."""
+    _check("measurements of netacc calibrate", path, found["format"], CALIBRATE_FORMAT)
+    costs = found["costs"]
+    machine, load, warnings = _machine(costs["machine"])
+    histograms, series = _Histograms(), []
+    for echo in costs["echoes"]:
+        name = f"{echo['path']}, {echo['size']} B"
+        runs = [
+            Run(histograms=histograms.add(name, number, each["half_ns"]))
+            for number, each in enumerate(echo["rounds"], 1)
+        ]
+        shares = [each["link_share"] for each in echo["rounds"] if each.get("link_share") is not None]
+        share = sum(shares) / len(shares) if shares else None
+        series.append(Series(name=name, of=f"{echo['size']} B", link_share=share, runs=runs))
+    for rate in costs["rates"]:
+        name = f"{rate['depth']} in flight, {rate['path']}, {rate['size']} B"
+        runs = [Run(rate_per_s=each["messages"] / each["seconds"]) for each in rate["rounds"]]
+        series.append(Series(name=name, of=f"{rate['size']} B", runs=runs))
+    if costs.get("others") is not None:
+        load.during = model.During(busy_processors=costs["others"], most_busy_processors=costs["others"])
+    header = Header(
+        kind=Kind.CALIBRATE,
+        title="netacc calibrate, two hosts",
+        began=costs["machine"]["date"],
+        parameters={"device": costs["device"]["name"], "peer": found["peer"]},
+        machines=[machine],
+        load=load,
+        warnings=warnings,
+        series=series,
+        details="measurements.json",
+    )
+    return Contents(header, histograms.found, details=text)
 
 
 def of_simulation(folder: Path, found: Mapping[str, Any]) -> Contents:
