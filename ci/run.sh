@@ -452,6 +452,13 @@ job_validate() { # tables of simulation against closed forms, published results,
     .venv/bin/python -m tests.sim.validation "$@"
 }
 
+job_calibrate-rxe() { # profiles of SoftRoCE between two micro-VMs for netacc sim, in results/local/rxe (arguments: another folder)
+    need_lab
+    need_binaries
+    "${NETACC_BIN_DIR:-target/release}/netacc" lab setup
+    .venv/bin/python -m tests.sim.rxe_here "${1:-$RESULTS/rxe}"
+}
+
 job_spec() { # every clause of SPEC.md has code and a test
     need_python
     .venv/bin/python ci/spec.py

@@ -4,7 +4,7 @@
     python -m tests.sim.validation queueing   # of one check
 
 Each check runs scenarios of its own and compares. All but `machine`, `redis_here`, `memcached_here` and
-`softroce` are deterministic; all but those and `dcqcn_many_flows`, `gazelle` and `udpdk`, which take long,
+`rxe_here` are deterministic; all but those and `dcqcn_many_flows`, `gazelle` and `udpdk`, which take long,
 are part of the tests.
 """
 
@@ -21,11 +21,10 @@ from typing import Any
 
 from netacc_lab.sim import Point
 
-from tests.apps.lib.paths import binaries
-from tests.lab.lib import down, line_from, up
 from tests.sim import controls
 from tests.sim.here import memcached_here, redis_here
 from tests.sim.rows import Row, mean, simulate, table
+from tests.sim.rxe_here import rxe_here
 
 #: A frame without its payload: preamble, gap and Ethernet 38, IP and UDP 28, BTH and ICRC 16.
 FRAME_BYTES = 82
@@ -531,45 +530,6 @@ def machine(folder: Path) -> list[Row]:
     return rows
 
 
-def softroce(folder: Path) -> list[Row]:
-    """Half round trips over SoftRoCE between micro-VMs, the least of 500: two raw ones give a profile."""
-    sizes, packet = (64, 1024, 4096, 16384), 1024
-    measured: dict[str, dict[int, int]] = {"write": {}, "stack": {}}
-    program = str(binaries() / "netacc")
-    name, server = f"validation-{os.getpid()}", "10.99.0.1"
-    lab = up(name, "--hosts", "2")
-    try:
-        serving = lab.start(1, program, "lat", "--serve", server)
-        for _ in range(2):
-            line_from(serving.stdout)
-        lat = ("env", "NACC_POLL_MS=1000", program, "lat", server, "-n", "500", "--json")
-        for size in sizes:
-            paths = ("--size", str(size), "--path", "write", "--path", "stack")
-            for path in json.loads(lab.out(2, *lat, *paths))["paths"]:
-                measured[path["path"]][size] = path["latency_ns"]["min"]
-    finally:
-        down(name)
-    # A software device works by the packet, its wire takes nothing, and either side acknowledges received
-    # packets before it sends anything itself.
-    raw = measured["write"]
-    by_packet = (raw[16384] - raw[64]) // (16384 // packet - 1)
-    delay = max(raw[64] - 2 * by_packet, 1)
-    rows = []
-    for size in sizes:
-        point = simulate(
-            folder,
-            topology={"kind": "direct", "rate": "1000Gbit/s", "delay": f"{delay}ns"},
-            device={"mtu": f"{packet}B", "transmit-packet": f"{by_packet}ns", "retry-timeout": "1s"},
-            workload=[{"name": "echo", "clients": 1, "request": f"{size}B", "response": f"{size}B"}],
-            measure={"warmup": "20ms", "duration": "200ms", "seeds": [1]},
-        )
-        half = mean(point, "echo", "min_ns") / 2
-        fitted = " (fitted)" if size in (64, 16384) else ""
-        rows.append(Row(f"{size:,} B, raw{fitted}", raw[size], half, "ns", None))
-        rows.append(Row(f"{size:,} B, through the stack", measured["stack"][size], half, "ns", None))
-    return rows
-
-
 Check = Callable[[Path], list[Row]]
 
 #: Deterministic: part of the tests.
@@ -600,7 +560,7 @@ def main() -> int:
         machine,
         redis_here,
         memcached_here,
-        softroce,
+        rxe_here,
     )
     checks = CHECKS | {check.__name__: check for check in others}
     wanted = sys.argv[1:] or list(checks)
