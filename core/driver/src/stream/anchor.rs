@@ -51,8 +51,12 @@ enum Step {
 /// How long a call waits for bytes that are in flight on the anchor. Arbitrary: a live peer answers within a few milliseconds.
 const REPLAY_PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long the anchor of a stream that has left its link may take to end as the stream has. No call waits for that. The kernel
-/// may never have room for the bytes that come first. Arbitrary: far more than a peer needs that waits for a processor.
+/// How long a call waits for a reset of the anchor that no bytes precede any more. Arbitrary: more than a peer needs that waits
+/// for a processor.
+const RESET_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the anchor of a stream that has left its link may take to end as the stream has. The kernel may never have room for
+/// the bytes that come first. Arbitrary; longer than any call waits.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
 impl StreamCell {
@@ -383,8 +387,9 @@ impl LockedStream<'_> {
         self.arrived = true;
     }
 
-    /// Whether the kernel has all bytes that are replayed on the anchor of a plain stream. Waits no longer than
-    /// [`REPLAY_PATIENCE`] after the first call: there may not be room for all of it.
+    /// Whether the kernel has all bytes that are replayed on the anchor of a plain stream, and its reset, if there is to be one.
+    /// Waits for bytes no longer than [`REPLAY_PATIENCE`] after the first call, because there may not be room for all of them, and
+    /// for the reset no longer than [`RESET_PATIENCE`].
     pub fn has_replay(&mut self, now: Instant) -> bool {
         let inner = &mut *self.inner;
         let ended = inner.anchor.is_ended();
@@ -396,7 +401,7 @@ impl LockedStream<'_> {
             self.inner.proto.end_revival();
             self.inner.proto.skip_read_shutdown();
         }
-        self.has_waited(now)
+        self.waited(now) > if all { RESET_PATIENCE } else { REPLAY_PATIENCE }
     }
 
     /// The time since the first call of this or [`has_replay`](LockedStream::has_replay).

@@ -107,7 +107,8 @@ fn the_reset_of_a_stream_that_has_left_is_awaited_longer_than_calls_wait() {
     }
     let waits = |ms| near.lock(&client).change(|stream| (!stream.has_replay(at(ms)), stream.is_end_pending()));
     assert_eq!(waits(1), (true, true));
-    assert_eq!(waits(200), (false, true), "a call waits no longer");
+    assert_eq!(waits(900), (true, true), "a call waits while the peer waits for a processor");
+    assert_eq!(waits(1100), (false, true), "and no longer");
     assert_eq!(waits(4000), (false, false));
 }
 
