@@ -12,7 +12,8 @@
 //! * Everything random comes from the seed, in integers. Costs that are constant take nothing from it.
 //!
 //! Not modelled: preferences of threads for cores, caches, frequencies, and a scheduler that moves a thread away from an interrupted
-//! core. A thread that polls gives its core to one that has work, so polling costs counted time, but delays no other thread.
+//! core. A thread that polls gives its core to one that has work, so polling costs counted time, but delays no other thread; and so does
+//! a sleep.
 
 #![forbid(unsafe_code)]
 
@@ -51,9 +52,13 @@ parameters! {
         post: Distribution = Distribution::ZERO;
         /// A call of the kernel: on a stream that is on TCP, and each sleep.
         system_call: Distribution = Distribution::ZERO;
-        /// A core's time for a sleep, beside the call: putting the thread to sleep, waking it, and the interrupt of an idle core.
-        /// Sleeper and waker share it in fact; here the thread pays that has slept, before its work.
+        /// A core's time for a sleep, beside the call and the waker's part: putting the thread to sleep, and its return. What of that delays
+        /// the thread is part of its wake-up: this only counts as the core's work.
         sleep: Distribution = Distribution::ZERO;
+        /// How much longer a write takes that wakes a sleeping thread of its own machine: finding it, and the interrupt of an idle core.
+        /// The sleeper has the bytes before, so this delays the writer only. Between machines an interrupt of the NIC wakes, and
+        /// no writer pays. Only for a network that stands for the inside of one machine, as profiles of `netacc calibrate` assume.
+        waker: Distribution = Distribution::ZERO;
         /// Copying 1024 bytes.
         copy_per_kib: Distribution = Distribution::ZERO;
         /// Bringing the stack's state of a connection into the caches, at each turn that finds it displaced by the states of others.
@@ -189,7 +194,7 @@ impl ProcessorConfig {
             + sum(&self.segment, count(segments))
             + Duration::from_nanos(u64::try_from(copying).unwrap_or(u64::MAX))
             + work.service
-            + sum(&self.sleep, work.sleeps)
+            + sum(&self.waker, work.wakes)
             + sum(&self.packet, count(packets))
             + sum(&self.copy_on_write, work.copies)
             + sum(&self.post, work.posts)
@@ -215,8 +220,8 @@ pub struct Work {
     pub posts: u32,
     /// Calls of the kernel.
     pub system_calls: u32,
-    /// Sleeps that are over.
-    pub sleeps: u32,
+    /// Sleeping threads that its writes wake.
+    pub wakes: u32,
     /// Connections that are made and closed.
     pub connections: u32,
     /// Links that are made.
@@ -233,6 +238,8 @@ pub struct Work {
     pub copies: u32,
     /// The program's own work.
     pub service: Duration,
+    /// The program's own work that follows its write, after the [time](ProcessorConfig::time) of the rest.
+    pub after_write: Duration,
     /// Turns of connections.
     pub turns: u32,
     /// The program's own work for turns that find their connection's state displaced.
@@ -333,9 +340,33 @@ impl Processors {
         }
         self.usage.wake_ups += 1;
         self.number += 1;
-        let wake_up = self.config.wake_up.draw(&mut || self.random.next_u64());
+        let random = &mut self.random;
+        let wake_up = self.config.wake_up.draw(&mut || random.next_u64());
+        if self.config.saver() != Some(thread) {
+            self.usage.busy += self.config.sleep.draw(&mut || random.next_u64());
+        }
         self.waking.push(Reverse((now + wake_up, self.number, thread)));
         true
+    }
+
+    /// Whether a thread (counted round) sleeps, so that an event has to wake it.
+    pub fn sleeps(&self, now: Instant, thread: u32) -> bool {
+        let index = thread as usize % self.threads.len();
+        match self.threads[index] {
+            Thread::Idle(since) => now.saturating_since(since) > self.spin(index),
+            Thread::Runnable | Thread::Running(_) => false,
+        }
+    }
+
+    /// A thread whose work is [done](Processors::poll_done) right now keeps a core for so much longer. Call it before
+    /// [`poll_start`](Processors::poll_start): its core is free until then.
+    pub fn prolong(&mut self, now: Instant, thread: u32, time: Duration) {
+        let Some(core) = self.cores.iter().position(|core| core.is_free) else {
+            return debug_assert!(false, "its core");
+        };
+        self.threads[thread as usize] = Thread::Running(core);
+        self.cores[core].is_free = false;
+        self.work(now, thread, time);
     }
 
     /// A seed for the time of some [work](ProcessorConfig::time).
@@ -469,6 +500,49 @@ mod tests {
         }
     }
 
+    // Breaks if a sleep takes no core's time, delays what its wake-up does not, or a thread that only polled pays for one.
+    #[test]
+    fn a_sleep_passes_beside_its_wake_up() {
+        let config =
+            ProcessorConfig { spin: us(3), sleep: us(40).into(), wake_up: us(5).into(), ..ProcessorConfig::free() };
+        let run = |event: u64| {
+            let mut all = Processors::new(config.clone());
+            let has_slept = all.wake(at(event), 0);
+            let runs = (event..20).find(|now| all.poll_start(at(*now)).is_some()).expect("it was woken");
+            let usage = all.usage(at(runs));
+            (has_slept, runs, usage.busy, usage.wake_ups)
+        };
+        assert_eq!(run(3), (false, 3, us(0), 0));
+        assert_eq!(run(4), (true, 9, us(40), 1));
+    }
+
+    // Breaks if a thread that polls, is about to run or runs counts as asleep, or if one that is kept longer leaves its core before.
+    #[test]
+    fn a_waker_keeps_its_core() {
+        let mut all = Processors::new(ProcessorConfig { cores: 1, threads: 2, spin: us(3), ..ProcessorConfig::free() });
+        assert_eq!((all.sleeps(at(3), 1), all.sleeps(at(4), 1)), (false, true));
+        all.wake(at(3), 0);
+        assert!(!all.sleeps(at(10), 0));
+        assert_eq!(all.poll_start(at(10)), Some(0));
+        all.work(at(10), 0, us(5));
+        assert!(!all.sleeps(at(14), 0) && all.wake(at(14), 1));
+        assert_eq!(all.poll_done(at(15)), Some(0));
+        all.prolong(at(15), 0, us(8));
+        assert_eq!((all.poll_start(at(22)), all.poll_done(at(22)), all.next_deadline()), (None, None, Some(at(23))));
+        assert_eq!((all.poll_done(at(23)), all.poll_start(at(23))), (Some(0), Some(1)));
+        assert_eq!(all.usage(at(23)).busy, us(13));
+    }
+
+    // Breaks if a write that wakes nobody costs as one that does, or if wake-ups change what else is drawn.
+    #[test]
+    fn a_wake_up_has_its_own_cost() {
+        let calls = ProcessorConfig { system_call: Distribution::exponential(us(2)), ..ProcessorConfig::free() };
+        let waking = ProcessorConfig { waker: us(9).into(), ..calls.clone() };
+        let work = |wakes| Work { system_calls: 4, wakes, ..Work::default() };
+        assert_eq!(waking.time(&work(0), 5), calls.time(&work(3), 5));
+        assert_eq!(waking.time(&work(3), 5), calls.time(&work(0), 5) + us(27));
+    }
+
     // Breaks if a core does more than one job at a time, or idles while there is work.
     #[test]
     fn a_saturated_core_does_one_over_its_cost() {
@@ -555,7 +629,7 @@ mod tests {
         let config = ProcessorConfig {
             library_call: Duration::from_nanos(100).into(),
             system_call: Duration::from_nanos(300).into(),
-            sleep: us(90).into(),
+            waker: us(90).into(),
             copy_per_kib: Duration::from_nanos(512).into(),
             connection: us(20).into(),
             link: us(300).into(),
@@ -564,7 +638,7 @@ mod tests {
             segment_size_bytes: 1000,
             ..ProcessorConfig::free()
         };
-        let calls = Work { library_calls: 2, system_calls: 3, sleeps: 2, ..Work::default() };
+        let calls = Work { library_calls: 2, system_calls: 3, wakes: 2, ..Work::default() };
         let links = Work { links: 1, promotions: 2, ..calls };
         let work = Work { connections: 2, bytes: 4000, tcp_bytes: [1001, 900], service: us(7), ..links };
         let expected = 200 + 900 + 180_000 + 2000 + 40_000 + 300_000 + 80_000 + 3000 + 7000;

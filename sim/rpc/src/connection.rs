@@ -120,6 +120,8 @@ pub(crate) struct Connection {
     pub(crate) service: Duration,
     /// Application work for each answer, at the client.
     pub(crate) client_service: Duration,
+    /// More of its work, after it has written.
+    pub(crate) client_after_write: Duration,
     /// More of it for a turn that finds the connection's state displaced from the caches, at the server and at the client.
     pub(crate) cold_service: Duration,
     pub(crate) client_cold_service: Duration,
@@ -288,6 +290,7 @@ pub(crate) fn connect(
         is_open: false,
         service: conversation.service,
         client_service: conversation.client_service,
+        client_after_write: conversation.client_after_write,
         cold_service: conversation.cold_service,
         client_cold_service: conversation.client_cold_service,
         wire,

@@ -36,11 +36,17 @@ impl Run {
         flow.actions[side].as_ref().map_or(Work::default(), |action| flow.price(side, action))
     }
 
-    /// The time of that work is over.
-    pub(crate) fn finish_datagram(&mut self, number: usize, host: usize, now: Instant) {
-        let Some(flow) = &mut self.flows[number] else { return };
+    /// The time of that work is over. Returns what its cost lacked: that of waking the other end.
+    pub(crate) fn finish_datagram(&mut self, number: usize, host: usize, now: Instant) -> Work {
+        let Some(flow) = &mut self.flows[number] else { return Work::default() };
         let side = flow.side(host);
-        let Some(action) = flow.actions[side].take() else { return };
+        let Some(action) = flow.actions[side].take() else { return Work::default() };
+        let other = flow.plan.client + flow.plan.server - host as u32;
+        let sends = match &action {
+            Action::Send(_) => true,
+            Action::Take(datagram) => side == 1 && datagram.wanted > 0,
+        };
+        let wakes = if sends { self.claim_wake_up(other, number, now) } else { 0 };
         match action {
             Action::Send(request) => self.send_request(number, request, now),
             Action::Take(datagram) if side == 1 => self.take_request(number, datagram, now),
@@ -53,6 +59,7 @@ impl Run {
             self.plan_datagram(number);
         }
         self.close_flow_if_over(number);
+        Work { wakes, ..Work::default() }
     }
 
     fn send_request(&mut self, number: usize, request: Request, now: Instant) {

@@ -48,9 +48,20 @@ pub(crate) struct Job {
     pub(crate) slept: bool,
 }
 
+/// What a thread does that has a core, or had one last.
+enum Activity {
+    /// Nothing is left.
+    Idle,
+    Job(Job),
+    /// What it does after its last job has written: the write wakes a thread, and the program has more of its own work.
+    Rest,
+}
+
 struct Thread {
     inbox: EventLoop<Task>,
-    job: Option<Job>,
+    activity: Activity,
+    /// A write on its way to it has paid for its wake-up.
+    is_being_woken: bool,
     /// Time that its last work took beyond the prediction.
     owed: Duration,
     /// It has slept: its next work begins with the end of that call.
@@ -80,7 +91,8 @@ impl HostThreads {
         let helper = config.helper();
         let thread = |kind| Thread {
             inbox: EventLoop::new(kind),
-            job: None,
+            activity: Activity::Idle,
+            is_being_woken: false,
             owed: Duration::ZERO,
             slept: false,
             asked: Instant::ZERO,
@@ -125,7 +137,8 @@ impl HostThreads {
         let Some(helper) = self.helper else { return false };
         let thread = &self.threads[helper as usize];
         let task = Task::Helper(helper_task);
-        thread.inbox.arrived().any(|arrived| *arrived == task) || thread.job.is_some_and(|job| job.step.of == task)
+        let is_done_now = matches!(&thread.activity, Activity::Job(job) if job.step.of == task);
+        is_done_now || thread.inbox.arrived().any(|arrived| *arrived == task)
     }
 
     /// Decides what is random about the softirq that brings a connection so many bytes in all.
@@ -136,6 +149,17 @@ impl HostThreads {
     /// Whether a child of the program saves.
     pub(crate) fn is_saving(&self) -> bool {
         self.saving.as_ref().is_some_and(|(saving, _)| saving.is_running())
+    }
+
+    /// The thread of a connection or a flow.
+    fn worker_of(&self, number: usize) -> usize {
+        number % (self.threads.len() - usize::from(self.has_helper()))
+    }
+
+    /// A write sends something to a connection or a flow: whether it has to wake the thread. Another one need not until that thread runs.
+    pub(crate) fn claim_wake_up(&mut self, now: Instant, number: usize) -> bool {
+        let index = self.worker_of(number);
+        self.processors.sleeps(now, index as u32) && !std::mem::replace(&mut self.threads[index].is_being_woken, true)
     }
 
     /// There is something to do for a connection or a flow.
@@ -149,8 +173,7 @@ impl HostThreads {
             waiting.resize(number + 1, false);
         }
         let is_new = !std::mem::replace(&mut waiting[number], true);
-        let workers = self.threads.len() - usize::from(self.has_helper());
-        let index = number % workers;
+        let index = self.worker_of(number);
         let thread = &mut self.threads[index];
         if is_new {
             thread.inbox.push(task);
@@ -186,6 +209,7 @@ impl HostThreads {
     ) {
         let seed = self.processors.seed();
         let thread = &mut self.threads[index as usize];
+        thread.is_being_woken = false;
         let slept = std::mem::take(&mut thread.slept);
         let sleeps = u32::from(slept);
         if step.asks {
@@ -193,7 +217,7 @@ impl HostThreads {
             self.asks += u64::from(self.helper != Some(index));
         }
         let asked = thread.asked;
-        let sleep = Work { system_calls: sleeps, sleeps, ..Work::default() };
+        let sleep = Work { system_calls: sleeps, ..Work::default() };
         let config = self.processors.config();
         let paid = costs.unwrap_or(config).time(&work, seed);
         let mut time = paid + config.time(&sleep, !seed) + std::mem::take(&mut thread.owed);
@@ -203,29 +227,50 @@ impl HostThreads {
                 self.processors.wake(now, *child);
             }
         }
-        thread.job = Some(Job { step, paid, seed, begun: now, asked, slept });
+        thread.activity = Activity::Job(Job { step, paid, seed, begun: now, asked, slept });
         self.processors.work(now, index, time);
     }
 
     /// A thread whose time is over: now it does it. [`charge`](HostThreads::charge) comes next.
     pub(crate) fn poll_done(&mut self, now: Instant) -> Option<(u32, Job)> {
-        let mut thread = self.processors.poll_done(now)?;
-        while let Some((saving, _)) = self.saving.as_ref().filter(|(_, child)| *child == thread) {
-            if saving.is_running() {
-                self.processors.wake(now, thread);
+        loop {
+            let thread = self.processors.poll_done(now)?;
+            if let Some((saving, _)) = self.saving.as_ref().filter(|(_, child)| *child == thread) {
+                if saving.is_running() {
+                    self.processors.wake(now, thread);
+                }
+                continue;
             }
-            thread = self.processors.poll_done(now)?;
+            match std::mem::replace(&mut self.threads[thread as usize].activity, Activity::Idle) {
+                Activity::Job(job) => return Some((thread, job)),
+                Activity::Rest => self.go_on(now, thread),
+                Activity::Idle => debug_assert!(false, "a thread that runs has begun with something"),
+            }
         }
-        let job = self.threads[thread as usize].job.take();
-        Some((thread, job.expect("a thread that runs has begun with something")))
     }
 
-    /// The work that was done had that price.
+    /// The work that was done had that price. What follows its write begins now.
     pub(crate) fn charge(&mut self, now: Instant, index: u32, job: &Job, work: &Work, costs: Option<&ProcessorConfig>) {
         let thread = &mut self.threads[index as usize];
-        let costs = costs.unwrap_or(self.processors.config());
-        thread.owed = costs.time(work, job.seed).saturating_sub(job.paid);
-        if !thread.inbox.is_empty() {
+        let config = self.processors.config();
+        let done = Work { wakes: 0, ..*work };
+        thread.owed = costs.unwrap_or(config).time(&done, job.seed).saturating_sub(job.paid);
+        // Most jobs wake nobody, and each sum of costs takes hundreds of instructions.
+        let waking = match work.wakes {
+            0 => Duration::ZERO,
+            wakes => config.time(&Work { wakes, ..Work::default() }, job.seed),
+        };
+        let rest = waking + work.after_write;
+        if rest.is_zero() {
+            return self.go_on(now, index);
+        }
+        thread.activity = Activity::Rest;
+        self.processors.prolong(now, index, rest);
+    }
+
+    /// A thread is done, and asks what is next.
+    fn go_on(&mut self, now: Instant, index: u32) {
+        if !self.threads[index as usize].inbox.is_empty() {
             self.processors.wake(now, index);
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{Anchor, Instant};
-use netacc_host::{Part, ProcessorConfig, Step, Work};
+use netacc_host::{LoopKind, Part, ProcessorConfig, Step, Work};
 use netacc_modelled::HostId;
 
 use crate::connection::Moves;
@@ -62,26 +62,27 @@ impl Run {
     fn finish(&mut self, host: usize, job: &Job, now: Instant) -> Work {
         let number = match job.step.of {
             Task::Connection(number) => number,
-            Task::Datagrams(number) => {
-                if job.step.part != Part::Write {
-                    self.finish_datagram(number, host, now);
-                }
-                return Work::default();
-            }
+            Task::Datagrams(_) if job.step.part == Part::Write => return Work::default(),
+            Task::Datagrams(number) => return self.finish_datagram(number, host, now),
             Task::Helper(helper_task) => {
                 self.run_helper_task(host, helper_task);
                 return Work::default();
             }
         };
-        let before = self.moved(number, host);
+        let (before, deferred) = (self.moved(number, host), self.deferred_answers(number, host, job.step.part));
         self.serve(number, host, now, job.step.part);
         let after = self.moved(number, host);
         let moves = Moves {
             read: after.read.saturating_sub(before.read),
             written: after.written.saturating_sub(before.written),
-            served: after.served.saturating_sub(before.served),
+            served: deferred.unwrap_or(after.served.saturating_sub(before.served)),
         };
-        let work = self.price(number, host, &job.step, moves);
+        let mut work = self.price(number, host, &job.step, moves);
+        if let Some(connection) = self.connections.get(number).filter(|_| moves.written > 0) {
+            let other = connection.client + connection.server - host as u32;
+            work.after_write = if other == connection.server { connection.client_after_write } else { Duration::ZERO };
+            work.wakes = self.claim_wake_up(other, number, now);
+        }
         self.trace_moves(number, host, job, (now, moves));
         self.record_used(number, host, moves);
         if work.tcp_bytes[1] > 0 {
@@ -91,6 +92,12 @@ impl Run {
             }
         }
         work
+    }
+
+    /// A write sends something to that host for a connection or a flow: the number of threads that it has to wake.
+    pub(crate) fn claim_wake_up(&mut self, host: u32, number: usize, now: Instant) -> u32 {
+        let threads = self.hosts[host as usize].threads.as_mut();
+        threads.map_or(0, |threads| u32::from(threads.claim_wake_up(now, number)))
     }
 
     /// Whether softirqs do the work of what a host receives for a connection.
@@ -239,17 +246,32 @@ impl Run {
         let side = usize::from(host != connection.client as usize);
         let unread = connection.end(&self.endpoints[host], side).map_or(0, |end| end.unread());
         let all = connection.expect(side, unread);
+        let deferred = self.deferred_answers(number, host, part);
         match part {
             Part::Whole => all,
-            Part::Read => Moves { written: 0, ..all },
-            Part::Write => Moves { read: 0, served: 0, ..all },
+            Part::Read => Moves { written: 0, served: deferred.unwrap_or(all.served), ..all },
+            Part::Write => Moves { read: 0, served: deferred.unwrap_or(0), ..all },
         }
+    }
+
+    /// The answers for which a deferred client does its own work in that part of its turn: when it writes, for those that it has read since
+    /// it last did. redis-benchmark ends a request's time as it begins to read the answer. `None` of other loops and of servers.
+    fn deferred_answers(&self, number: usize, host: usize, part: Part) -> Option<u32> {
+        let threads = self.hosts[host].threads.as_ref()?;
+        let connection = self.connections.get(number).filter(|connection| connection.client as usize == host)?;
+        (threads.processors.config().loop_kind == LoopKind::Deferred).then(|| {
+            if part == Part::Write {
+                connection.new_answers
+            } else {
+                0
+            }
+        })
     }
 
     /// The cost of moving them: a call each to ask for what is ready, to read and to write.
     fn price(&mut self, number: usize, host: usize, step: &Step<Task>, moves: Moves) -> Work {
         let bytes = moves.read + moves.written;
-        let Some(connection) = self.connections.get_mut(number).filter(|_| bytes > 0) else { return Work::default() };
+        let Some(connection) = self.connections.get_mut(number) else { return Work::default() };
         let side = usize::from(host != connection.client as usize);
         // Paid when it is first used; lasting connections were made before the run.
         let connections = u32::from(connection.short.is_some() && !connection.was_used[side]);
@@ -258,6 +280,9 @@ impl Run {
             1 => (connection.service, connection.cold_service),
             _ => (connection.client_service, connection.client_cold_service),
         };
+        if bytes == 0 {
+            return Work { service: each * moves.served, ..Work::default() };
+        }
         // A turn begins with what it reads, or is one of a client that has nothing to read.
         let turns = u32::from(moves.read > 0 || step.part == Part::Whole);
         let HostState { threads, connections: open, .. } = &self.hosts[host];

@@ -209,6 +209,8 @@ pub struct Conversation {
     pub service: Duration,
     /// The client's own work for each answer, where its host has processors.
     pub client_service: Duration,
+    /// The client's own work after it has written: it delays nothing that was written.
+    pub client_after_write: Duration,
     /// More work of the server for a turn that finds its connection's state displaced from the caches.
     pub cold_service: Duration,
     /// The same of the client.
@@ -240,6 +242,7 @@ impl Conversation {
             seed: 0,
             service: Duration::ZERO,
             client_service: Duration::ZERO,
+            client_after_write: Duration::ZERO,
             cold_service: Duration::ZERO,
             client_cold_service: Duration::ZERO,
         })

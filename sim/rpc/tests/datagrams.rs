@@ -166,3 +166,21 @@ fn short_connections_have_no_datagrams() {
     let config = RunConfig { hosts, conversations, stack, tcp: Tcp::Memory, sampled: false, traced: false };
     assert!(Run::new(&config).expect("devices have queues").is_none());
 }
+
+// Breaks if a datagram that wakes its receiver takes no more of the sender's time, or comes later.
+#[test]
+fn a_datagram_that_wakes_keeps_its_sender() {
+    let used = |waker: u64| {
+        let client = ProcessorConfig { waker: ns(waker).into(), ..kernel() };
+        let server = ProcessorConfig { spin: Duration::ZERO, wake_up: ns(4_000).into(), ..client.clone() };
+        let think = Pause::Fixed(ns(50_000));
+        let lazy = Conversation { arrival: Arrival::Closed { depth: 1, think }, ..closed(200) };
+        let (outcome, _) = run([Some(client), Some(server)], true, lazy, 0);
+        let usage = [0, 1].map(|host| outcome.usage[host].expect("both have processors"));
+        (latencies(&outcome).to_vec(), usage)
+    };
+    let ((free, before), (waking, after)) = (used(0), used(3_000));
+    assert_eq!((waking, after[1]), (free, before[1]));
+    assert!(after[1].wake_ups > 10, "{after:?}");
+    assert_eq!(after[0].busy - before[0].busy, ns(3_000) * after[1].wake_ups as u32);
+}

@@ -124,6 +124,36 @@ fn a_deferred_write_asks_again() {
     assert_eq!(deferred.busy - at_once.busy, ns(100 * 100));
 }
 
+// Breaks if a client that defers its writes does its own work for an answer before the request's time ends, or not at all.
+#[test]
+fn a_deferred_client_works_after_the_answer() {
+    let client_service = ns(3_000);
+    let used = |loop_kind, client_service| {
+        let client = ProcessorConfig { loop_kind, ..polling() };
+        let talks = talks(1, 100).into_iter().map(|talk| Conversation { client_service, ..talk }).collect();
+        let outcome = run_on(vec![Some(client), Some(polling())], true, talks);
+        (median(&outcome, 0), outcome.usage[0].expect("the client has processors").busy)
+    };
+    for (loop_kind, later) in [(LoopKind::Batches, 3_000), (LoopKind::Deferred, 0)] {
+        let ((free, idle), (latency, busy)) = (used(loop_kind, Duration::ZERO), used(loop_kind, client_service));
+        assert_eq!(latency, free + later, "{loop_kind:?}");
+        assert_eq!(busy - idle, 100 * client_service, "{loop_kind:?}");
+    }
+}
+
+// Breaks if work after a write delays the bytes, is free, or is the server's: alone on its connection the client has nothing else to do.
+#[test]
+fn work_after_a_write_delays_nothing() {
+    let used = |after: u64| {
+        let plans = |talk| Conversation { client_after_write: ns(after), ..talk };
+        let outcome =
+            run_on(vec![Some(polling()), Some(polling())], true, talks(1, 50).into_iter().map(plans).collect());
+        (median(&outcome, 0), [0, 1].map(|host| outcome.usage[host].expect("both have processors").busy))
+    };
+    let ((free, before), (latency, after)) = (used(0), used(2_000));
+    assert_eq!((latency, after), (free, [before[0] + 50 * ns(2_000), before[1]]));
+}
+
 // Breaks if states beyond the caches cost nothing, those within them something, or a closed connection goes on displacing others.
 #[test]
 fn displaced_states_take_their_time() {
@@ -196,11 +226,38 @@ fn sleeping_costs_a_wake_up_a_call_and_time() {
     let awake = run(Some(polling()), true, talks());
     let lazily = ProcessorConfig { spin: Duration::ZERO, sleep: ns(700).into(), ..polling() };
     let asleep = run(Some(lazily), true, talks());
-    assert_eq!(median(&asleep, 0), median(&awake, 0) + 5_000 + 400 + 700);
+    // What of a sleep delays the thread is part of the wake-up.
+    assert_eq!(median(&asleep, 0), median(&awake, 0) + 5_000 + 400);
     let [awake, asleep] = [awake, asleep].map(|o| o.usage[1].expect("the server has processors"));
     assert_eq!((awake.wake_ups, asleep.polling), (0, Duration::ZERO));
     assert!(asleep.wake_ups >= 49 && awake.polling > ns(49 * 100_000), "{awake:?} {asleep:?}");
     assert_eq!(asleep.busy, awake.busy + ns((400 + 700) * asleep.wake_ups));
+}
+
+// Breaks if a write that wakes the other end takes no time of its thread, delays the bytes that it has sent, or takes time although the
+// other end is awake. A client that still wakes the server when its answer is there takes it when that is done.
+#[test]
+fn a_write_that_wakes_keeps_its_thread() {
+    let pause = Pause::Fixed(Duration::from_micros(200));
+    let used = |waker: u64, sleeper: usize| {
+        let processor = |host| {
+            let spin = if host == sleeper { Duration::ZERO } else { Duration::MAX };
+            Some(ProcessorConfig { spin, waker: ns(waker).into(), ..polling() })
+        };
+        let lazy = |talk| Conversation { arrival: Arrival::Closed { depth: 1, think: pause }, ..talk };
+        let outcome = run_on(vec![processor(0), processor(1)], true, talks(1, 50).into_iter().map(lazy).collect());
+        (median(&outcome, 0), [0, 1].map(|host| outcome.usage[host].expect("both have processors")))
+    };
+    for sleeper in [0, 1] {
+        let ((free, before), (latency, after)) = (used(0, sleeper), used(3_000, sleeper));
+        assert_eq!(latency, free, "{sleeper} sleeps");
+        assert_eq!(after[sleeper].busy, before[sleeper].busy, "nobody sleeps whom it could wake");
+        let waking = (after[1 - sleeper].busy - before[1 - sleeper].busy).as_nanos() as u64;
+        assert_eq!(waking % 3_000, 0);
+        // A client also wakes by itself, at the end of its pause.
+        assert!((49..=after[sleeper].wake_ups).contains(&(waking / 3_000)), "{waking} ns for {after:?}");
+    }
+    assert_eq!(used(70_000, 1).0 - used(60_000, 1).0, 10_000);
 }
 
 // Breaks if a stream on TCP costs no more than one on a link: system calls and the kernel's work for segments.

@@ -124,6 +124,7 @@ impl Scenario {
                     seed,
                     service: Duration::from_nanos(group.service_ns),
                     client_service: Duration::from_nanos(group.client_service_ns),
+                    client_after_write: Duration::from_nanos(group.client_after_write_ns),
                     cold_service: Duration::from_nanos(group.cold_service_ns),
                     client_cold_service: Duration::from_nanos(group.client_cold_service_ns),
                 });

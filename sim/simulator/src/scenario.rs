@@ -170,6 +170,8 @@ pub struct Group {
     pub service_ns: u64,
     /// The application's work for an answer, at the client.
     pub client_service_ns: u64,
+    /// The client's work after it has written, in nanoseconds.
+    pub client_after_write_ns: u64,
     /// More of the server's work, in nanoseconds, for a turn whose connection's state is displaced from the caches.
     pub cold_service_ns: u64,
     /// The same of the client's.

@@ -182,7 +182,7 @@ class Stack(declared.model("stack", Strict, optional=True)):  # type: ignore[mis
 
 #: Costs that a host's process pays whatever stack a workload is on.
 OF_A_HOST = (
-    *("spin", "wake-up", "sleep", "link", "promotion", "stack-thread", "datagram-queue"),
+    *("spin", "wake-up", "sleep", "waker", "link", "promotion", "stack-thread", "datagram-queue"),
     *("tick-interval", "tick", "noise-interval", "noise"),
     *("save-interval", "fork", "save", "save-slice"),
 )
@@ -299,6 +299,9 @@ class Workload(Strict):
     start: Duration = 0
     service: Duration | None = Field(default=None, description="the server's own work for a request")
     client_service: Duration | None = Field(default=None, description="the client's own work for an answer")
+    client_after_write: Duration | None = Field(
+        default=None, description="the client's own work after it has written: it delays nothing written"
+    )
     cold_service: Duration | None = Field(
         default=None,
         description="more of the server's own work, for a turn that finds its connection's state displaced "

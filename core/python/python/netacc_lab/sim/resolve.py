@@ -54,13 +54,14 @@ PLANNED: Resolved = {
     "count": None,
     "service_ns": 0,
     "client_service_ns": 0,
+    "client_after_write_ns": 0,
     "cold_service_ns": 0,
     "client_cold_service_ns": 0,
 }
 
 
 #: Programs' own work beside the server's for a request, which has a default: keys of a workload.
-OWN_WORK = ("client_service", "cold_service", "client_cold_service")
+OWN_WORK = ("client_service", "client_after_write", "cold_service", "client_cold_service")
 
 
 @dataclass(frozen=True)
