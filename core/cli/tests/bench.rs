@@ -105,8 +105,19 @@ fn echo_counts_what_a_calibration_needs() {
             assert!(run["waits"]["server_sleeps"].is_number(), "{path}");
         }
     }
+    let wakes = ["bench", "echo", "--paths", "tcp,unix", "--pairs", "1", "--requests", "10", "--wakes", "--json", "-"];
+    let wakes = json_of(&wakes);
+    for path in ["tcp", "unix"] {
+        let found = &wakes["paths"][path]["runs"][0]["wakes"];
+        for histogram in ["waking_ns", "delay_ns"] {
+            let steps = found[histogram].as_array().expect("it was asked for");
+            assert_eq!(steps.iter().filter_map(|step| step[1].as_u64()).sum::<u64>(), 1000, "{path}: {histogram}");
+        }
+        positive(&found["other_ns"], "other_ns");
+    }
     let plain = json_of(&["bench", "echo", "--paths", "unix", "--pairs", "1", "--requests", "10", "--json", "-"]);
     assert!(plain["paths"]["unix"]["runs"][0]["histogram_ns"].is_null(), "nobody asked for it");
+    assert!(plain["paths"]["unix"]["runs"][0]["wakes"].is_null(), "nor for this");
 }
 
 /// Breaks if a processor is left out, or the result is not one object.

@@ -201,6 +201,10 @@ pub struct EchoArgs {
     /// Keep the histogram of round trips in the JSON
     #[arg(long)]
     pub histogram: bool,
+    /// Before each measurement, time writes that wake the server's sleeping thread and writes that wake none (mode epoll; in the
+    /// JSON)
+    #[arg(long)]
+    pub wakes: bool,
 }
 
 /// Arguments of `netacc bench many`.

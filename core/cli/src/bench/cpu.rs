@@ -45,6 +45,12 @@ pub(crate) fn of_self() -> f64 {
     getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| seconds(&usage))
 }
 
+/// How often all children slept that have ended and have been waited for.
+pub(crate) fn sleeps_of_children() -> u64 {
+    let count = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| usage.voluntary_context_switches());
+    u64::try_from(count).unwrap_or(0)
+}
+
 fn seconds(usage: &Usage) -> f64 {
     let one = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     one(usage.user_time()) + one(usage.system_time())

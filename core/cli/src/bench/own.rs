@@ -34,9 +34,12 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// Runs `netacc bench echo`.
 pub(crate) fn run_echo(args: &EchoArgs) -> Result<(), BenchError> {
     at_least_one_byte(args.size)?;
-    let EchoArgs { size, mode, clients, .. } = *args;
+    let EchoArgs { size, mode, clients, wakes, .. } = *args;
+    if wakes && (mode != Mode::Epoll || args.common.paths.iter().any(|path| path == "udp")) {
+        return Err(BenchError::Usage("--wakes: only with --mode epoll, and not on udp".into()));
+    }
     let histogram = args.histogram || args.common.record.is_some();
-    let load = LoadArgs { load: LoadName::Echo, size, mode, clients, processes: 1, pipeline: 1, histogram };
+    let load = LoadArgs { load: LoadName::Echo, size, mode, clients, processes: 1, pipeline: 1, histogram, wakes };
     let params = json!({"size": size, "mode": mode.name(), "clients": clients});
     run(&args.common, "echo", load, Kind::PingPong, params, ServerProgram::Peer)
 }
@@ -49,7 +52,16 @@ pub(crate) fn run_many(args: &ManyArgs) -> Result<(), BenchError> {
     }
     let ManyArgs { size, clients, processes, .. } = *args;
     let histogram = args.common.record.is_some();
-    let load = LoadArgs { load: LoadName::Echo, size, mode: Mode::Epoll, clients, processes, pipeline: 1, histogram };
+    let load = LoadArgs {
+        load: LoadName::Echo,
+        size,
+        mode: Mode::Epoll,
+        clients,
+        processes,
+        pipeline: 1,
+        histogram,
+        wakes: false,
+    };
     let params = json!({"size": size, "clients": clients, "processes": processes});
     run(&args.common, MANY, load, Kind::PingPong, params, ServerProgram::Peer)
 }
@@ -65,6 +77,7 @@ pub(crate) fn run_stream(args: &StreamArgs) -> Result<(), BenchError> {
         processes: 1,
         pipeline: 1,
         histogram: args.common.record.is_some(),
+        wakes: false,
     };
     let params = json!({"size": args.size, "streams": args.streams});
     run(&args.common, "stream", load, Kind::Bulk, params, ServerProgram::Peer)
@@ -80,6 +93,7 @@ pub(crate) fn run_connect(args: &ConnectArgs) -> Result<(), BenchError> {
         processes: 1,
         pipeline: 1,
         histogram: args.common.record.is_some(),
+        wakes: false,
     };
     let mut common = args.common.clone();
     if common.seconds.is_none() {
@@ -101,6 +115,7 @@ pub(crate) fn run_memcached(args: &MemcachedArgs) -> Result<(), BenchError> {
         processes: 1,
         pipeline,
         histogram: args.common.record.is_some(),
+        wakes: false,
     };
     let tests: Vec<&'static str> = args.tests.iter().map(|test| test.name()).collect();
     let params = json!({
@@ -166,6 +181,8 @@ struct LoadArgs {
     pipeline: u32,
     /// Whether the result has the histogram.
     histogram: bool,
+    /// Whether it has the parts of wake-ups.
+    wakes: bool,
 }
 
 /// The program that answers.
@@ -299,6 +316,9 @@ impl OwnLoad<'_> {
                 }
                 Length::Seconds(seconds) => ["--seconds".to_owned(), seconds.to_string()],
             });
+            if self.load.wakes {
+                more.push("--wakes".into());
+            }
             if let ServerProgram::Memcached { .. } = self.program {
                 more.extend(["--test".to_owned(), test.to_owned(), "--pipeline".to_owned(), pipeline.to_string()]);
             }
@@ -380,7 +400,7 @@ impl OwnLoad<'_> {
         let requests = outcome.requests * u64::from(self.load.pipeline);
         let each = |count: u64| tidy(count as f64 / requests.max(1) as f64);
         let waits = matches!(self.load.load, LoadName::Echo | LoadName::Memcached).then(|| Waits {
-            client_asks: each(outcome.waits),
+            client_asks: Some(each(outcome.waits)),
             client_sleeps: each(outcome.sleeps),
             server_asks,
             server_sleeps: each(server_sleeps),
@@ -404,6 +424,7 @@ impl OwnLoad<'_> {
             crowd,
             waits,
             histogram_ns: if self.load.histogram { outcome.histogram().to_vec() } else { Vec::new() },
+            wakes: outcome.wakes,
             reasons: samples.iter().flat_map(Sample::describe_reasons).collect(),
         })
     }

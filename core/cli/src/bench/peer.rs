@@ -17,6 +17,7 @@ mod memcached;
 mod socket;
 mod stream;
 mod wait;
+mod wakes;
 
 use std::io::{self, BufRead, Write};
 use std::os::unix::process::CommandExt;
@@ -29,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use super::args::{MemcachedTest, Mode};
 use super::cpu;
-use super::result::Latency;
+use super::result::{Latency, Wakes};
 use socket::Address;
 
 /// One end of a load; started by `netacc bench`.
@@ -110,6 +111,9 @@ struct LoadArgs {
     /// Requests in a message, of memcached
     #[arg(long, default_value_t = 1)]
     pipeline: usize,
+    /// Measure wakes, too
+    #[arg(long)]
+    wakes: bool,
 }
 
 #[derive(Debug, Clone, Copy, Args)]
@@ -135,6 +139,8 @@ pub(crate) struct Outcome {
     pub(crate) sleeps: u64,
     /// Nanoseconds of a call that changes what is asked for; 0 in modes without such calls.
     pub(crate) interest_change_ns: f64,
+    /// What waking the server costs, if that was measured.
+    pub(crate) wakes: Option<Wakes>,
 }
 
 impl Outcome {
@@ -234,20 +240,23 @@ fn report(tally: &Tally, used: Used) -> io::Result<()> {
 }
 
 /// How a client asked for what is ready.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Asked {
     /// So often.
     waits: u64,
     /// Nanoseconds of a call that changes what it asks for, measured apart; 0 if there is none.
     interest_change_ns: f64,
+    /// What waking the server costs, measured apart.
+    wakes: Option<Wakes>,
 }
 
 /// As [`report`], by a client that asked for what is ready.
 fn report_asking(tally: &Tally, used: Used, asked: Asked) -> io::Result<()> {
     let latencies = tally.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
     let Used { seconds, cpu_s, sleeps } = used;
-    let Asked { waits, interest_change_ns } = asked;
-    let outcome = Outcome { requests: tally.count(), seconds, latencies, cpu_s, waits, sleeps, interest_change_ns };
+    let Asked { waits, interest_change_ns, wakes } = asked;
+    let requests = tally.count();
+    let outcome = Outcome { requests, seconds, latencies, cpu_s, waits, sleeps, interest_change_ns, wakes };
     send_line(&format!("RESULT {}", serde_json::to_string(&outcome)?))?;
     listen_to_parent().map(drop)
 }
@@ -370,6 +379,7 @@ mod tests {
             waits: 3,
             sleeps: 4,
             interest_change_ns: seconds,
+            wakes: None,
         };
         let parts = [outcome(98, 1.0, vec![(1000, 98)]), outcome(2, 2.0, vec![(1000, 1), (64_000, 1)])];
         let all = Outcome::merge(parts).expect("there are two");

@@ -100,7 +100,7 @@ fn figures(run: &Run) -> BTreeMap<&'static str, f64> {
         ("client_bytes", crowd.map(|crowd| crowd.client_bytes)),
         ("linked", crowd.and_then(|crowd| crowd.linked)),
         ("statistics_ms", crowd.and_then(|crowd| crowd.statistics_ms)),
-        ("client_asks", waits.map(|waits| waits.client_asks)),
+        ("client_asks", waits.and_then(|waits| waits.client_asks)),
         ("client_sleeps", waits.map(|waits| waits.client_sleeps)),
         ("server_asks", waits.and_then(|waits| waits.server_asks)),
         ("server_sleeps", waits.map(|waits| waits.server_sleeps)),

@@ -18,7 +18,7 @@ use super::link::Sample;
 use super::paths::{in_path, Path};
 use super::process::{free_port, Proc, Stream};
 use super::redis_output::{self, RedisTest};
-use super::result::{Kind, Run};
+use super::result::{Kind, Run, Waits};
 use super::rounds::{self, Length, Load, Stage};
 use super::stats::tidy;
 
@@ -137,9 +137,14 @@ impl Load for RedisLoad<'_> {
         let before = path.is_backend().then(|| Sample::of(pid)).flatten();
         let server_before = cpu::of_process(pid);
         let clients_before = cpu::of_children();
+        let sleeps_before = [cpu::sleeps_of_process(pid), cpu::sleeps_of_children()];
         let result = self.benchmark(test, path, requests)?.finish()?;
         let server_cpu_s = cpu::of_process(pid) - server_before;
         let client_cpu_s = cpu::of_children() - clients_before;
+        let sleeps = [cpu::sleeps_of_process(pid), cpu::sleeps_of_children()];
+        let [server_sleeps, client_sleeps] = [0, 1]
+            .map(|end| sleeps[end].saturating_sub(sleeps_before[end]) as f64 / result.requests.max(1) as f64)
+            .map(tidy);
         let after = before.as_ref().and_then(|_| Sample::of(pid));
         let bytes = before.zip(after.as_ref()).map(|(before, after)| after.bytes_since(&before));
         Ok(Run {
@@ -156,7 +161,14 @@ impl Load for RedisLoad<'_> {
             bytes_expected: path.is_backend().then(|| self.least_bytes(test, requests)),
             other_processors: None,
             crowd: None,
-            waits: None,
+            waits: Some(Waits {
+                client_asks: None,
+                client_sleeps,
+                server_asks: None,
+                server_sleeps,
+                interest_change_ns: None,
+            }),
+            wakes: None,
             histogram_ns: if self.args.common.record.is_some() { result.histogram_ns } else { Vec::new() },
             reasons: after.map(|sample| sample.describe_reasons()).unwrap_or_default(),
         })

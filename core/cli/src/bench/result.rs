@@ -82,14 +82,15 @@ pub struct Crowd {
     pub statistics_ms: Option<f64>,
 }
 
-/// How often the two ends of `echo` asked for what is ready, and slept, for each request.
+/// How often the two ends asked for what is ready, and slept, for each request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Waits {
-    /// The client's calls that ask; 0 in modes that do not ask.
-    pub client_asks: f64,
+    /// The client's calls that ask; 0 in modes that do not ask, and not known of redis-benchmark.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_asks: Option<f64>,
     /// Its sleeps: voluntary context switches.
     pub client_sleeps: f64,
-    /// The server's calls that ask, with its warm-up; not known of datagrams.
+    /// The server's calls that ask, with its warm-up; of our own server only, and not of datagrams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_asks: Option<f64>,
     /// Its sleeps.
@@ -97,6 +98,18 @@ pub struct Waits {
     /// Nanoseconds of an `epoll_ctl` that adds or deletes one of the client's connections; in mode `epoll` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interest_change_ns: Option<f64>,
+}
+
+/// The two parts of waking the server's thread, which sleeps in `epoll_wait`, by a client that does not sleep; `echo --wakes` only.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Wakes {
+    /// Nanoseconds of a write that wakes it, and how many took so long: the waker's part, and what a write costs anyway.
+    pub waking_ns: Vec<(u64, u64)>,
+    /// Median nanoseconds of a write directly after such a one, which wakes nobody.
+    pub other_ns: u64,
+    /// Nanoseconds from the begin of a write until the thread runs, and how many took so long: its round trip, less that of a message which
+    /// finds the server awake.
+    pub delay_ns: Vec<(u64, u64)>,
 }
 
 /// One measurement of one path.
@@ -134,9 +147,12 @@ pub struct Run {
     /// What many connections take; `many` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crowd: Option<Crowd>,
-    /// How often both ends asked and slept; `echo` and `many` only.
+    /// How often both ends asked and slept; `echo`, `many`, `memcached` and `redis` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
+    /// What waking the server costs; `echo --wakes` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakes: Option<Wakes>,
     /// Latencies in nanoseconds, and how many requests had each; with `--histogram`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub histogram_ns: Vec<(u64, u64)>,
@@ -286,6 +302,7 @@ pub(crate) mod tests {
             other_processors: None,
             crowd: None,
             waits: None,
+            wakes: None,
             histogram_ns: Vec::new(),
             reasons: Vec::new(),
         }

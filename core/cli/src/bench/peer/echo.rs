@@ -14,6 +14,7 @@ use super::conversation::{Conversation, Phase, Progress};
 use super::memcached;
 use super::socket::{no_delay, Address};
 use super::wait::Waiter;
+use super::wakes;
 use super::{ready, report, report_asking, send_line, Asked, LengthArgs, LoadArgs, Meter, Stop, Tally};
 
 /// How long to warm up, unless [`WARM_UP_MESSAGES`] come first: by then a connection is on its
@@ -45,7 +46,7 @@ pub(super) fn drive(address: &Address, load: LoadArgs, first: usize, length: Len
     match (load.mode, &sockets[..]) {
         (Mode::Blocking, [socket]) => drive_one_blocking(socket, load.size, length),
         (Mode::Blocking, _) => drive_many_blocking(&sockets, load.size, length),
-        _ => drive_ready(&sockets, load.mode, length, || Conversation::new(load.size, Phase::Sending)),
+        _ => drive_ready(&sockets, load, length, || Conversation::new(load.size, Phase::Sending)),
     }
 }
 
@@ -151,18 +152,18 @@ pub(super) fn drive_memcached(address: &Address, load: LoadArgs, first: usize, l
     let test = load.test.ok_or_else(|| io::Error::other("--test is missing"))?;
     memcached::store(address, load.size)?;
     let sockets = connect_all(address, load, first)?;
-    drive_ready(&sockets, load.mode, length, || memcached::conversation(test, load.size, load.pipeline))
+    drive_ready(&sockets, load, length, || memcached::conversation(test, load.size, load.pipeline))
 }
 
 fn drive_ready(
     sockets: &[Socket],
-    mode: Mode,
+    load: LoadArgs,
     length: LengthArgs,
     conversation: impl Fn() -> Conversation,
 ) -> io::Result<()> {
     let mut pump = Pump {
         sockets,
-        waiter: Waiter::new(mode, sockets)?,
+        waiter: Waiter::new(load.mode, sockets)?,
         conversations: sockets.iter().map(|_| conversation()).collect(),
         blocked: vec![false; sockets.len()],
         sent_at: vec![Instant::now(); sockets.len()],
@@ -176,13 +177,15 @@ fn drive_ready(
     while Instant::now() < end && tally.count() < most {
         pump.run(Stop::After(sockets.len() as u64 * 100), &mut tally)?;
     }
+    // Before the server's time and sleeps are counted.
+    let wakes = sockets.first().filter(|_| load.wakes).map(|socket| wakes::measure(socket, load.size)).transpose()?;
     ready()?;
     let mut tally = Tally::new();
     pump.waits = 0;
     let meter = Meter::start();
     pump.run(Stop::new(length, meter.start, 0, 1), &mut tally)?;
     let used = meter.stop();
-    let asked = Asked { waits: pump.waits, interest_change_ns: pump.waiter.time_interest_change()? };
+    let asked = Asked { waits: pump.waits, interest_change_ns: pump.waiter.time_interest_change()?, wakes };
     report_asking(&tally, used, asked)
 }
 
