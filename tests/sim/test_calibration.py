@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from netacc_lab.calibration import fitting, measuring
+from netacc_lab.calibration import fitting, measuring, writing
 from netacc_lab.calibration.__main__ import main
 from netacc_lab.sim import SerialEngine, profiles, study
 
 from tests.sim.conftest import Write
 
 #: In nanoseconds.
-KNOWN = {"system-call": 900.0, "segment": 2500.0, "sleep": 40_000.0, "copy-per-kib": 150.0, "cold": 3000.0}
+KNOWN = {"system-call": 900.0, "segment": 2500.0, "sleep": 15_000.0, "copy-per-kib": 150.0, "cold": 3000.0}
 #: Connections whose states the caches keep.
 WARM = 120
 WAKE_UP = {"median": 20_000.0, "deviation": 0.4}
+#: The waker's part of a sleep, and a write that wakes nobody.
+WAKER, WRITE = 9000.0, 3400.0
 
 
 def _cpu(asks: float, sleeps: float, size: int, segments: bool, clients: int = 1) -> float:
@@ -69,16 +71,25 @@ def _measured(random: np.random.Generator, spread: float = 0.01) -> dict[str, An
             {"processor": 0, "seconds": 1.0, "detours_ns": [[i * 1000, 2000 + i] for i in range(100)]}
         ]
     }
-    return {"format": 1, "paths": ["tcp", "shm"], "machine": machine, "echoes": echoes, "noise": noise}
+    wakes = {path: {"runs": [{"wakes": _wakes(random)} for _ in range(3)]} for path in ("tcp", "shm")}
+    return {
+        "format": 1,
+        "paths": ["tcp", "shm"],
+        "machine": machine,
+        "echoes": echoes,
+        "noise": noise,
+        "wakes": wakes,
+    }
+
+
+def _wakes(random: np.random.Generator) -> dict[str, Any]:
+    """By `netacc bench echo --wakes`."""
+    waking = [[round(WRITE + value), 1] for value in random.normal(WAKER, WAKER / 10, 1000)]
+    return {"waking_ns": waking, "other_ns": round(WRITE), "delay_ns": [[70_000, 3], [80_000, 4]]}
 
 
 def _round_trips(random: np.random.Generator, path: str, count: int) -> list[list[int]]:
-    work = (
-        4 * KNOWN["system-call"]
-        + 2 * (path == "tcp") * KNOWN["segment"]
-        + KNOWN["sleep"]
-        + 0.125 * KNOWN["copy-per-kib"]
-    )
+    work = 4 * KNOWN["system-call"] + 2 * (path == "tcp") * KNOWN["segment"] + 0.125 * KNOWN["copy-per-kib"]
     two = random.lognormal(np.log(WAKE_UP["median"]), WAKE_UP["deviation"], (count, 2)).sum(axis=1)
     return [[round(2 * work + each), 1] for each in two]
 
@@ -136,7 +147,7 @@ def test_wake_ups_are_half_of_what_is_left() -> None:
     """Breaks if the wake-ups of a round trip are one instead of two, or its work counts as one."""
     random = np.random.default_rng(7)
     found = fitting.wake_ups(
-        [(value, count) for value, count in _round_trips(random, "tcp", 20_000)], 48_618.75
+        [(value, count) for value, count in _round_trips(random, "tcp", 20_000)], 8_618.75
     )
     shares = np.array([share for share, _, _ in found], dtype=float)
     middles = np.array([(low + high) / 2 for _, low, high in found])
@@ -144,6 +155,41 @@ def test_wake_ups_are_half_of_what_is_left() -> None:
     assert mean == pytest.approx(WAKE_UP["median"] * np.exp(WAKE_UP["deviation"] ** 2 / 2), rel=0.05)
     spread = float(np.sqrt((shares * (middles - mean) ** 2).sum() / shares.sum()))
     assert spread == pytest.approx(mean * np.sqrt(np.exp(WAKE_UP["deviation"] ** 2) - 1), rel=0.15)
+
+
+def test_round_trips_of_two_modes_have_their_mean() -> None:
+    """Breaks if round trips that are shorter than two sleeps, or two modes of them, change the rate."""
+    random = np.random.default_rng(1)
+    fast = random.random(20_000) < 0.3
+    trips = np.where(
+        fast, random.lognormal(np.log(13_000), 0.1, 20_000), random.lognormal(np.log(55_000), 0.1, 20_000)
+    )
+    found = fitting.wake_ups([(int(trip), 1) for trip in trips], 5000)
+    shares = np.array([share for share, _, _ in found], dtype=float)
+    middles = np.array([(low + high) / 2 for _, low, high in found])
+    assert 2 * (5000 + shares @ middles / shares.sum()) == pytest.approx(trips.mean(), rel=0.02)
+
+
+def test_a_waker_pays_its_part() -> None:
+    """Breaks if the waker's part counts twice or not at all, or what a write costs anyway counts as it."""
+    measured = _measured(np.random.default_rng(11))
+    found, before = (writing.calibrated(each, "tcp") for each in (measured, measured | {"wakes": {}}))
+    assert found.waker is not None and before.waker is None
+    assert found.waker.mean_ns == pytest.approx(WAKER, rel=0.02)
+    assert fitting.middle(found.waker.bins) == pytest.approx(WAKER, rel=0.05)
+    assert found.sleep_ns == pytest.approx(before.sleep_ns - found.waker.mean_ns, abs=1)
+    # It passes while the other end wakes up: a round trip is as long as before.
+    assert found.wake_up == before.wake_up
+    assert found.woken is not None and found.woken[0] == 80_000
+    values = found.fit.values
+    expected = 2 * values["system-call"] + values["segment"] + fitting.middle(found.wake_up)
+    assert found.woken[1] == pytest.approx(expected)
+
+
+def test_writes_that_take_no_longer_wake_for_nothing() -> None:
+    """Breaks if a write that was faster than others makes a negative cost."""
+    found = fitting.waker([(-50.0, 10), (0.0, 5)])
+    assert found.mean_ns == found.median_ns == 0 and found.bins == [(15, 0, 1)]
 
 
 def test_a_profile_is_read_and_runs(tmp_path: Path, write: Write, runs: Path) -> None:
@@ -157,6 +203,7 @@ def test_a_profile_is_read_and_runs(tmp_path: Path, write: Write, runs: Path) ->
     assert read.calibration is not None and len(read.calibration.residuals) == 2 * 3 * len(measuring.ECHOES)
     assert read.plain()["segment"] == "0ns"
     assert 100 <= read.plain()["warm-connections"] <= 140
+    assert "histogram" in read.plain()["waker"] and read.calibration.woken is not None
     scenario = write(
         (
             'kind = "star"\nhosts = 3\nrate = "25Gbit/s"\ndelay = "1us"',

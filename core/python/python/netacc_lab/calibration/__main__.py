@@ -196,6 +196,8 @@ def _print(options: argparse.Namespace, measured: dict[str, Any], rows: Rows) ->
     print(f"{writing.machine_of(measured)}: profiles in {options.output}")
     for row in rows:
         values = ", ".join(f"{name} {value:,.0f} ns" for name, value in row["values_ns"].items())
+        if row["waker_ns"]:
+            values += f" (the waker's part of a sleep: {row['waker_ns']['mean']:,.0f} ns)"
         print(f"{row['path']}: {values}; residuals up to {row['worst_residual']:.0%}")
         if row["not_identified"]:
             print(f"  not identified, so take only the sum for true: {', '.join(row['not_identified'])}")

@@ -5,8 +5,13 @@ The processor time of a request at one end, in the model of `models/host`:
     (2 + asks) call + 2 segment + sleeps (call + sleep) + 2 size copy + max(0, 1 - warm / connections) cold
 
 `asks` and `sleeps` are counted. `warm` is how many connections' states the caches keep. Call and segment
-differ only by the asks, so they are told apart badly: the intervals and correlations say how badly. A wake-
-up is what is left of half a round trip of one connection.
+differ only by the asks, so they are told apart badly: the intervals and correlations say how badly.
+
+`sleep` of the fit is the processor time of both parts of a wake-up, because each end of a ping-pong wakes
+the other one as often as it sleeps. The waker's part is measured directly: what a write takes longer that
+wakes a sleeping thread. The rest is the sleeper's. The former passes while the other end wakes up, and what
+of the latter delays a thread is in its wake-up: what is left of half a round trip of one connection, less all
+other work.
 """
 
 from __future__ import annotations
@@ -28,6 +33,9 @@ MANY = 100
 CONFIDENCE = 0.95
 #: The part of a processor's time that noise may take. Arbitrary: with more, simulated programs hardly run.
 MOST_NOISE = 0.5
+#: How much a relative error of the mean counts beside one of a share. Arbitrary: enough for a mean
+#: within a percent.
+MEAN_WEIGHT = 50
 #: Bins of a fitted histogram. Arbitrary: enough for a tail, few enough to read.
 BINS = 24
 
@@ -135,7 +143,8 @@ def wake_ups(round_trips: Sequence[tuple[int, int]], work_ns: float) -> list[tup
     """Wake-ups as a histogram: share, least and most, in nanoseconds.
 
     A round trip is twice the work and two wake-ups, each drawn for itself. The shares are those with which
-    such sums have the percentiles that were measured.
+    such sums have the percentiles that were measured, and their mean. Two modes of round trips, as of ends
+    that share a processor now and then, are no such sum: then the mean counts, which decides the rate.
     """
     values = np.array([value for value, _ in round_trips], dtype=float)
     weights = np.array([count for _, count in round_trips], dtype=float)
@@ -155,12 +164,15 @@ def wake_ups(round_trips: Sequence[tuple[int, int]], work_ns: float) -> list[tup
     expected = shares[places]
     # Small shares in the tail count as much as large ones in the middle.
     scale = np.sqrt(np.maximum(1 - expected, 1e-4))
+    middles = (edges[:-1] + edges[1:]) / 2
+    mean = float(np.average(rest, weights=np.diff(shares, prepend=0.0)))
 
     def off(logits: Array) -> Array:
         part = np.exp(logits - logits.max())
         part /= part.sum()
         seen = np.einsum("i,j,ijk->k", part, part, below)
-        return np.asarray((seen - expected) / scale, dtype=float)
+        longer = 2 * float(part @ middles) / max(mean, 1.0) - 1
+        return np.append((seen - expected) / scale, MEAN_WEIGHT * longer).astype(float)
 
     halves = np.diff(np.interp(edges, rest / 2, shares, left=0.0))
     solved = optimize.least_squares(off, np.log(np.maximum(halves, 1e-5)), max_nfev=200)
@@ -168,6 +180,45 @@ def wake_ups(round_trips: Sequence[tuple[int, int]], work_ns: float) -> list[tup
     whole = np.rint(part / part.sum() * 1_000_000).astype(int)
     bins = zip(whole, np.rint(edges[:-1]), np.rint(edges[1:]), strict=True)
     return [(int(share), int(low), int(high)) for share, low, high in bins if share > 0]
+
+
+def middle(bins: Sequence[tuple[int, int, int]]) -> float:
+    """The median of a histogram, evenly distributed within its bins."""
+    half = sum(share for share, _, _ in bins) / 2
+    for share, low, high in sorted(bins, key=lambda each: each[1]):
+        if share >= half:
+            return low + (high - low) * half / share
+        half -= share
+    raise UnfitError("a histogram is empty")
+
+
+@dataclass(frozen=True)
+class Waker:
+    """The waker's part of wake-ups: its mean and median in nanoseconds, and the histogram."""
+
+    mean_ns: float
+    median_ns: float
+    bins: list[tuple[int, int, int]]
+
+
+def waker(writes: Sequence[tuple[float, int]]) -> Waker:
+    """From what writes take longer that wake a thread, in nanoseconds, and how many took so long."""
+    values = np.array([max(value, 0.0) for value, _ in writes], dtype=float)
+    weights = np.array([count for _, count in writes], dtype=float)
+    if not len(values) or weights.sum() <= 0:
+        raise UnfitError("there are no writes that wake")
+    least, most = max(values.min(), 1.0), max(values.max(), 2.0)
+    edges = np.geomspace(min(least, most / 2), most, BINS + 1)
+    edges[0], edges[-1] = 0.0 if values.min() < 1 else np.floor(edges[0]), np.ceil(edges[-1])
+    counts, _ = np.histogram(values, edges, weights=weights)
+    kept = [
+        (int(count), round(low), round(high))
+        for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+        if count
+    ]
+    order = np.argsort(values)
+    place = int(np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2))
+    return Waker(float(np.average(values, weights=weights)), float(values[order][place]), kept)
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def bench(*arguments: str) -> dict[str, Any]:
 
 def steps(wanted: Sequence[str]) -> int:
     """How many measurements there are."""
-    return len(ECHOES) + 2 + bool(_streams(wanted))
+    return len(ECHOES) + 2 + 2 * bool(_streams(wanted))
 
 
 def measure(
@@ -91,6 +91,9 @@ def measure(
         common[1] = ",".join(streams)
         found["stream"] = bench("stream", *common, "--size", "64KiB")["paths"]
         progress("a stream")
+        alone = ["--mode", "epoll", "--size", str(SMALL), "--clients", "1", "--wakes"]
+        found["wakes"] = bench("echo", *common, *alone)["paths"]
+        progress("the two parts of wake-ups")
     found["noise"] = bench("noise", "--seconds", str(seconds), "-q")
     progress("noise")
     found["wake"] = bench("wake", "--seconds", str(seconds))

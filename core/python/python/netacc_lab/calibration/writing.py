@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from netacc_lab.calibration import fitting
-from netacc_lab.calibration.fitting import Fit, Noise, Observation
+from netacc_lab.calibration.fitting import Fit, Noise, Observation, Waker
 from netacc_lab.calibration.measuring import SMALL, MeasuringError
 
 #: The bytes of one segment on the loopback, whose packets have 65,536.
@@ -25,8 +25,18 @@ class Calibrated:
     path: str
     fit: Fit
     wake_up: Histogram
+    #: The waker's part of wake-ups; None of paths, and earlier measurements, without it.
+    waker: Waker | None
+    #: Nanoseconds from the begin of a write until the thread runs that it wakes, medians: measured, and by
+    #: the fit.
+    woken: tuple[float, float] | None
     #: Nanoseconds for a GiB at the sender: measured, and by the fit; None of paths without streams.
     stream: tuple[float, float] | None
+
+    @property
+    def sleep_ns(self) -> float:
+        """The sleeper's part of what a sleep costs processors."""
+        return max(self.fit.values["sleep"] - (self.waker.mean_ns if self.waker else 0.0), 0.0)
 
 
 def calibrated(measured: Mapping[str, Any], path: str) -> Calibrated:
@@ -35,14 +45,40 @@ def calibrated(measured: Mapping[str, Any], path: str) -> Calibrated:
         fit = fitting.costs(_observations(measured, path), segments=path != "shm")
         values = fit.values
         call, segment = values["system-call"], values.get("segment", 0.0)
-        work = 4 * call + 2 * segment + values["sleep"] + 2 * SMALL / 1024 * values["copy-per-kib"]
-        return Calibrated(
-            path, fit, fitting.wake_ups(_round_trips(measured, path), work), _stream(measured, path, fit)
-        )
+        wakes = measured.get("wakes", {}).get(path, {"runs": []})["runs"]
+        waker = fitting.waker(_waking_writes(wakes)) if wakes else None
+        # Without sleeps: the waker's part passes while the other end wakes up, and what of the sleeper's
+        # delays it is in the wake-up.
+        work = 4 * call + 2 * segment + 2 * SMALL / 1024 * values["copy-per-kib"]
+        wake_up = fitting.wake_ups(_round_trips(measured, path), work)
+        woken = None
+        if waker:
+            # The write itself, the wake-up, and the call that slept returns.
+            fitted = 2 * call + segment + fitting.middle(wake_up)
+            woken = (median(_median(run["wakes"]["delay_ns"]) for run in wakes), fitted)
+        return Calibrated(path, fit, wake_up, waker, woken, _stream(measured, path, fit))
     except (KeyError, IndexError, TypeError) as error:
         raise MeasuringError(f"measurements of {path}: incomplete ({error!r})") from None
     except fitting.UnfitError as error:
         raise MeasuringError(f"measurements of {path}: {error}") from None
+
+
+def _waking_writes(runs: Sequence[Mapping[str, Any]]) -> list[tuple[float, int]]:
+    """What writes that wake took longer than others of their round."""
+    return [
+        (float(value) - float(run["wakes"]["other_ns"]), int(count))
+        for run in runs
+        for value, count in run["wakes"]["waking_ns"]
+    ]
+
+
+def _median(histogram: Sequence[tuple[int, int]]) -> float:
+    half = sum(count for _, count in histogram) / 2
+    for value, count in sorted(histogram):
+        half -= count
+        if half <= 0:
+            return float(value)
+    raise fitting.UnfitError("a histogram is empty")
 
 
 def _observations(measured: Mapping[str, Any], path: str) -> list[Observation]:
@@ -132,7 +168,11 @@ def stack(measured: Mapping[str, Any], found: Calibrated, interruptions: Noise |
     for name, value in found.fit.values.items():
         low, high = found.fit.intervals[name]
         doubt = "" if found.fit.identified(name) else "; not identified"
-        add(name, f'"{round(value)}ns"', f"{source}; 95 %: {low:,.0f} to {high:,.0f} ns{doubt}")
+        why = f"{source}; 95 %: {low:,.0f} to {high:,.0f} ns{doubt}"
+        if name == "sleep" and found.waker:
+            value = found.sleep_ns
+            why += f". That is with the waker's part, of {found.waker.mean_ns:,.0f} ns, which is taken off"
+        add(name, f'"{round(value)}ns"', why)
     if found.fit.warm:
         warm, least, most = found.fit.warm
         add("warm-connections", str(warm), f"{source}; 95 %: {least} to {most}")
@@ -141,7 +181,12 @@ def stack(measured: Mapping[str, Any], found: Calibrated, interruptions: Noise |
     if found.path == "shm":
         add("segment", '"0ns"', "nothing is on TCP")
     add("segment-size", f'"{LOOPBACK_SEGMENT}"', "the loopback's packets of 65,536 bytes without headers")
-    rest = "half of a round trip of one connection, less the work"
+    if found.waker:
+        why = f"netacc calibrate, {found.path}: what writes take longer that wake a sleeping thread"
+        add("waker", _histogram(found.waker.bins), f"{why}; median {found.waker.median_ns:,.0f} ns")
+    rest = "half of a round trip of one connection, less the work" + (
+        " but the waker's" if found.waker else ""
+    )
     add("wake-up", _histogram(found.wake_up), f"netacc calibrate, {found.path}: {rest}")
     if interruptions:
         why = "netacc bench noise: selfish detours above 1 us, on all processors at once"
@@ -195,6 +240,11 @@ def _calibration(measured: Mapping[str, Any], found: Calibrated) -> list[str]:
     if found.stream:
         lines.append("# Processor time of the sender of a GiB, in nanoseconds. It was not fitted on.")
         lines.append(f"stream = {{ measured = {found.stream[0]:.0f}, predicted = {found.stream[1]:.0f} }}")
+    if found.woken:
+        lines.append(
+            "# From the begin of a write until the thread runs that it wakes: medians. It was not fitted on."
+        )
+        lines.append(f"woken = {{ measured = {found.woken[0]:.0f}, predicted = {found.woken[1]:.0f} }}")
     return [*lines, "", *_fitted(found)]
 
 
@@ -243,6 +293,9 @@ def rows(found: Sequence[Calibrated]) -> list[dict[str, Any]]:
             "warm_connections": each.fit.warm,
             "worst_residual": max(abs(by / seen - 1) for _, seen, by in each.fit.residuals),
             "stream_ns_per_gib": each.stream,
+            "waker_ns": each.waker and {"mean": each.waker.mean_ns, "median": each.waker.median_ns},
+            "sleep_ns": each.sleep_ns,
+            "woken_ns": each.woken,
         }
         for each in found
     ]

@@ -67,6 +67,7 @@ class Calibration(Strict):
     not_identified: list[str]
     residuals: list[Residual]
     stream: Check | None = None
+    woken: Check | None = None
 
 
 class Fitted(Strict):
