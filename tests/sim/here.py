@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from netacc_lab.calibration import measuring, writing
@@ -21,7 +22,11 @@ from netacc_lab.calibration.fitting import Fit
 from tests.sim.rows import Row, mean, simulate
 
 #: The aim, for a machine on which nothing else runs. The processor time of a request has none.
-AIMS: dict[str, float | None] = {"rate": 0.1, "p50": 0.1, "p95": 0.15, "p99": 0.2, "p999": 0.3, "cpu": None}
+AIMS = {"rate": 0.1, "p50": 0.1, "p95": 0.15, "p99": 0.2, "p999": 0.3}
+#: Sleeps for each request, by the end of the simulation; without an aim, too.
+SLEEPS = {"servers": "server_sleeps", "clients": "client_sleeps"}
+#: Of figures that are no times.
+UNITS = {"rate": "/s", **dict.fromkeys(SLEEPS.values(), "")}
 #: Processors that other work keeps busy, at most, for the aims to count.
 QUIET = 0.1
 #: The loads that are predicted, and the seconds of each measurement, for most of which all are connected.
@@ -44,12 +49,13 @@ class Program:
     workload: dict[str, str]
     #: Of the simulated host.
     loops: dict[str, str] = field(default_factory=dict)
-    #: The client's calls of epoll_ctl for each request without a pipeline.
-    interest_changes: int = 0
+    #: The client's calls of epoll_ctl for each request without a pipeline: between the answer and the
+    #: write, and after the write.
+    interest_changes: tuple[int, int] = (0, 0)
 
 
-#: redis-benchmark 7.0 makes five calls of epoll_ctl for each request, by `strace -c`, and defers its writes.
-REDIS = Program(("redis",), {"kind": "redis-like"}, interest_changes=5)
+#: redis-benchmark 7.0 makes five calls of epoll_ctl for each request, by strace, and defers its writes.
+REDIS = Program(("redis",), {"kind": "redis-like"}, interest_changes=(3, 2))
 #: memcached makes no call but one to read and one to write for each request, by strace, and its client is the
 #: ping-pong's. Both ask once for all that is ready.
 MEMCACHED = Program(
@@ -104,7 +110,9 @@ def _program_here(folder: Path, program: Program) -> list[Row]:
         rows += [
             Row(f"{path}: {name} (calibrated)", value, value, "ns", None) for name, value in known.items()
         ]
-        services["client-service"] += round(program.interest_changes * change)
+        before, after = program.interest_changes
+        services["client-service"] += round(before * change)
+        services["client-after-write"] = round(after * change)
         for count in CONNECTIONS:
             seen = _predict(folder, (path, stack), program, services, (count, warm))
             rows += _compared(f"{path}, {count} connections", measured[count]["paths"][path], seen, others)
@@ -172,13 +180,15 @@ def own_cold(piped: Piped, path: str, side: str) -> float:
 def _compared(what: str, known: dict[str, Any], seen: dict[str, float], others: float) -> list[Row]:
     figures = {"rate": known["requests_per_s"], "cpu": known["server_cpu_s_per_million"]}
     figures |= {name: known["latency_us"][name] for name in ("p50", "p95", "p99", "p999")}
+    # Counts show why the others differ: they depend on the order of events more than on costs.
+    figures |= {name: median(run["waits"][name] for run in known["runs"]) for name in SLEEPS.values()}
     return [
         Row(
             f"{what}: {figure} (predicted)",
             value,
             seen[figure],
-            "/s" if figure == "rate" else "us",
-            AIMS[figure] if others <= QUIET else None,
+            UNITS.get(figure, "us"),
+            AIMS.get(figure) if others <= QUIET else None,
         )
         for figure, value in figures.items()
     ]
@@ -201,4 +211,5 @@ def _predict(
     found = {name: mean(point, "set", f"{name}_ns") / 1000 for name in ("p50", "p95", "p99", "p999")}
     meta = point.runs[0].meta
     found["cpu"] = meta["servers"]["busy_ns"] / meta["answered"] / 1000
+    found |= {name: meta[end]["wake_ups"] / meta["answered"] for end, name in SLEEPS.items()}
     return {"rate": mean(point, "set", "answered_per_s"), **found}
