@@ -18,9 +18,20 @@ use crate::os::{own, poll, real};
 /// Children can request streams with a number below this.
 const SLOTS: usize = 1 << 16;
 
-/// Pages shared with all children: per stream number, whether a child requests the stream.
+/// Pages shared with all children.
+#[repr(C)]
+struct Shared {
+    /// Per stream number, whether a child requests the stream.
+    words: [AtomicU32; SLOTS],
+    /// How many requests there have been.
+    made: AtomicU32,
+}
+
+/// The requests of this process's children.
 pub(crate) struct Requests {
-    words: Option<NonNull<[AtomicU32; SLOTS]>>,
+    shared: Option<NonNull<Shared>>,
+    /// How many requests had been made when all of them were served.
+    served: AtomicU32,
 }
 
 // SAFETY: only atomics are reached through the pointer, and the mapping is never removed.
@@ -34,19 +45,43 @@ impl Requests {
         let p = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                size_of::<[AtomicU32; SLOTS]>(),
+                size_of::<Shared>(),
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
                 0,
             )
         };
-        Requests { words: (p != libc::MAP_FAILED).then(|| NonNull::new(p.cast())).flatten() }
+        let shared = (p != libc::MAP_FAILED).then(|| NonNull::new(p.cast())).flatten();
+        Requests { shared, served: AtomicU32::new(0) }
+    }
+
+    fn shared(&self) -> Option<&Shared> {
+        // SAFETY: the mapping is zeroed, live for ever, and holds atomics only.
+        self.shared.map(|shared| unsafe { shared.as_ref() })
     }
 
     fn word(&self, number: u32) -> Option<&AtomicU32> {
-        // SAFETY: the mapping is zeroed, live for ever, and holds atomics only.
-        self.words.and_then(|w| unsafe { w.as_ref() }.get(number as usize))
+        self.shared()?.words.get(number as usize)
+    }
+
+    /// How many requests there have been, if some of them may not have been served. Mostly there are none, and the parent's
+    /// streams, of which there may be thousands, need not be searched for them.
+    fn unserved(&self) -> Option<u32> {
+        let made = self.shared()?.made.load(Ordering::SeqCst);
+        (made != self.served.load(Ordering::Relaxed)).then_some(made)
+    }
+
+    /// So many requests have been served.
+    fn end(&self, made: u32) {
+        self.served.store(made, Ordering::Relaxed);
+    }
+
+    /// A child has made a request.
+    fn count(&self) {
+        if let Some(shared) = self.shared() {
+            shared.made.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     /// Changes a word in one step: a child may change it at the same time.
@@ -126,6 +161,7 @@ impl Inherited {
         if let Some(word) = self.parent.child_requests.word(self.number) {
             let wanted = self.idle | WANTED;
             let _ = word.compare_exchange(self.idle, wanted, Ordering::SeqCst, Ordering::SeqCst);
+            self.parent.child_requests.count();
             self.parent.helper.kick();
             let parent = watch_process(self.parent.pid);
             let begun = now();
@@ -206,7 +242,7 @@ impl Runtime {
     /// Parent: demotes the streams that children request. Returns whether some children have to wait. Called by the
     /// helper.
     pub(crate) fn serve_children(&self) -> bool {
-        let Some(endpoint) = self.endpoint() else { return false };
+        let Some((endpoint, made)) = self.endpoint().zip(self.child_requests.unserved()) else { return false };
         let mut waiting = false;
         for cell in endpoint.streams().into_iter().filter(|c| c.is_shared()) {
             let Some(word) = self.child_requests.word(cell.number()) else { continue };
@@ -227,6 +263,9 @@ impl Runtime {
                 self.given_up(&cell);
             }
             waiting |= !given_back;
+        }
+        if !waiting {
+            self.child_requests.end(made);
         }
         waiting
     }
@@ -251,5 +290,25 @@ impl Runtime {
         if cell.is_shared() {
             self.child_requests.update(cell.number(), |word| word & !WANTED | PLAIN);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if a child's request were missed that comes while the parent serves those before it, or if the parent searched
+    /// its streams again although there was none.
+    #[test]
+    fn the_parent_searches_after_each_request() {
+        let requests = Requests::new();
+        assert_eq!(requests.unserved(), None);
+        requests.count();
+        let made = requests.unserved().expect("a request");
+        requests.count();
+        requests.end(made);
+        let made = requests.unserved().expect("the second request");
+        requests.end(made);
+        assert_eq!(requests.unserved(), None);
     }
 }
