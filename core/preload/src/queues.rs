@@ -383,7 +383,7 @@ pub fn reassign_stream(cell: &Arc<StreamCell>) {
 /// Checks all streams of the link.
 fn reassign_all(endpoint: &Endpoint, link: &Arc<LinkCell>) {
     let mut home = home_of(endpoint, link);
-    loop {
+    while link.cq() != home {
         // Sleeping watchers of a stream of the link are woken at the new queue as well: their own, or the helper's.
         endpoint.rebind(link, home);
         let again = home_of(endpoint, link);
