@@ -27,12 +27,15 @@ pub struct AnchorPosition {
 /// The next event on an anchor, as far as it shows without being read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
-    /// There are unread bytes. Then the other two are false, whatever comes after the bytes.
+    /// There are unread bytes. Then `ended` and `broken` are false, whatever comes after the bytes.
     pub unread: bool,
     /// As [`Anchor::is_ended`].
     pub ended: bool,
     /// As [`Anchor::is_broken`].
     pub broken: bool,
+    /// The peer has ended its direction, or the connection is broken, perhaps behind unread bytes. May also be true where
+    /// this process has ended that direction.
+    pub hung_up: bool,
 }
 
 /// A reliable byte stream that always exists. All calls are non-blocking.
@@ -84,9 +87,11 @@ pub trait Anchor {
     /// [`unread`](Anchor::unread), [`is_ended`](Anchor::is_ended) and [`is_broken`](Anchor::is_broken), in fewer system
     /// calls where that is possible. `low_water` is the anchor's SO_RCVLOWAT.
     fn shown(&self, _low_water: u32) -> Shown {
+        let (ended, broken) = (self.is_ended(), self.is_broken());
+        let hung_up = ended || broken || self.is_over();
         match self.unread() {
-            0 => Shown { unread: false, ended: self.is_ended(), broken: self.is_broken() },
-            _ => Shown { unread: true, ..Shown::default() },
+            0 => Shown { unread: false, ended, broken, hung_up },
+            _ => Shown { unread: true, hung_up, ..Shown::default() },
         }
     }
 

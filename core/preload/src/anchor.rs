@@ -31,6 +31,14 @@ impl FdAnchor {
     }
 }
 
+impl FdAnchor {
+    /// Whether the peer has ended its direction, for an anchor of which `poll` reports POLLRDHUP: it does so also for a
+    /// direction that this side has shut down.
+    fn has_received_fin(&self) -> bool {
+        TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
+    }
+}
+
 impl Drop for FdAnchor {
     fn drop(&mut self) {
         if self.owned {
@@ -229,23 +237,27 @@ impl Anchor for FdAnchor {
     }
 
     fn is_ended(&self) -> bool {
-        // `poll` also reports POLLRDHUP for a direction that this side has shut down.
-        has_read_hang_up(self.fd) && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
+        has_read_hang_up(self.fd) && self.has_received_fin()
     }
 
     fn shown(&self, low_water: u32) -> Shown {
         // With a higher mark the kernel does not report every byte.
         let reports_bytes = low_water <= 1;
         if !reports_bytes && self.unread() > 0 {
-            return Shown { unread: true, ..Shown::default() };
+            return Shown { unread: true, hung_up: has_read_hang_up(self.fd), ..Shown::default() };
         }
         let events = poll::ready_events(self.fd, libc::POLLRDHUP | if reports_bytes { libc::POLLIN } else { 0 });
         match events {
             0 => Shown::default(),
             libc::POLLIN => Shown { unread: true, ..Shown::default() },
             // The end comes behind the unread bytes.
-            _ if self.unread() > 0 => Shown { unread: true, ..Shown::default() },
-            _ => Shown { unread: false, ended: self.is_ended(), broken: events & libc::POLLERR != 0 },
+            _ if self.unread() > 0 => Shown { unread: true, hung_up: true, ..Shown::default() },
+            _ => Shown {
+                ended: self.has_received_fin(),
+                broken: events & libc::POLLERR != 0,
+                hung_up: true,
+                unread: false,
+            },
         }
     }
 
@@ -409,7 +421,7 @@ mod tests {
         let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
         let (mut far, _) = listener.accept().expect("connected");
         let mut anchor = FdAnchor::borrowed(near.as_raw_fd());
-        let bytes = Shown { unread: true, ended: false, broken: false };
+        let bytes = Shown { unread: true, ..Shown::default() };
         let shown = |anchor: &FdAnchor| [1, 100].map(|low_water| anchor.shown(low_water));
         assert_eq!(shown(&anchor), [Shown::default(); 2]);
         far.write_all(&[7; 10]).expect("room");
@@ -419,13 +431,16 @@ mod tests {
         assert_eq!(anchor.shown(100), bytes);
         anchor.set_low_water(1);
         far.shutdown(Shutdown::Write).expect("connected");
-        assert_eq!(shown(&anchor), [bytes; 2], "the end comes behind them");
+        assert_eq!(shown(&anchor), [Shown { hung_up: true, ..bytes }; 2], "the end comes behind them");
+        anchor.set_low_water(100);
+        assert_eq!(anchor.shown(100), Shown { hung_up: true, ..bytes });
+        anchor.set_low_water(1);
         near.read_exact(&mut [0; 10]).expect("it is there");
-        assert_eq!(shown(&anchor), [Shown { unread: false, ended: true, broken: false }; 2]);
+        assert_eq!(shown(&anchor), [Shown { unread: false, ended: true, broken: false, hung_up: true }; 2]);
         FdAnchor::borrowed(far.as_raw_fd()).abort();
         near.write_all(&[1]).expect("connected");
         drop(far);
-        assert!(shown(&anchor).iter().all(|shown| shown.ended && shown.broken && !shown.unread));
+        assert!(shown(&anchor).iter().all(|shown| shown.ended && shown.broken && !shown.unread && shown.hung_up));
     }
 
     #[test]

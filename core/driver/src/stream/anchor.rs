@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::{AnchorError, Instant};
+use netacc_device::{AnchorError, Instant, Shown};
 use netacc_proto::{
     AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Rest, Revival, RxSource, Span, CORKED_WORD, CREDIT_BLOCK_LEN,
     MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
 };
 
-use super::cell::{StreamCell, UNWATCHED};
+use super::cell::{Inner, StreamCell, UNWATCHED};
 use super::guard::LockedStream;
 use super::states::Listed;
 use crate::endpoint::Timed;
@@ -84,8 +84,14 @@ impl StreamCell {
 
     /// Handles a kernel event of the anchor of a stream that is not plain.
     pub fn anchor_event(self: &Arc<Self>, endpoint: &Endpoint, event: AnchorEvent) {
+        let guard = self.lock(endpoint);
+        if event == AnchorEvent::Readable && guard.is_known_steady() && guard.inner.shown() == Shown::default() {
+            // The event is of a record that was taken meanwhile: its marker, in a promotion.
+            return;
+        }
         // Messages that came by the link before the anchor moved must be handled first: a FIN, above all.
-        let link = self.lock(endpoint).link().cloned();
+        let link = guard.link().cloned();
+        drop(guard);
         if let Some(link) = link {
             endpoint.poll_link(&link);
         }
@@ -120,8 +126,13 @@ impl LockedStream<'_> {
 
     fn progress_records(&mut self, rest: Rest) -> AnchorProgress {
         let rest = if self.inner.tcp.end.reported { Rest::Ended } else { rest };
+        // What the anchor shows, if that is known.
+        let mut known = None;
         loop {
-            let write = self.write_anchor();
+            if known.is_none() && self.inner.proto.is_about_to_switch() {
+                known = Some(self.inner.shown());
+            }
+            let write = self.write_anchor(known);
             // A thread blocked in the kernel takes the record itself: see `StreamCell::block_in_kernel`.
             if self.is_read_by_kernel() {
                 return write;
@@ -132,9 +143,9 @@ impl LockedStream<'_> {
                 RxSource::Eof | RxSource::Failed(_) if inner.proto.phase() != Phase::Linked => return write,
                 _ => {}
             }
-            let mut head = [0; RECORD_LEN];
+            let mut head = [0; RECORD_LEN + 1];
             // A reset that comes after this is handled next time. Without unread bytes a peek would take its error away.
-            let shown = inner.anchor.shown(inner.tcp.low_water);
+            let shown = known.take().unwrap_or_else(|| inner.shown());
             if shown.broken && (inner.check_fin().is_some() || inner.proto.ends_by_link()) {
                 // The error stays where the next holder of the socket finds it.
                 inner.tcp.end.broken = true;
@@ -146,7 +157,8 @@ impl LockedStream<'_> {
             } else {
                 Err(AnchorError::WouldBlock)
             };
-            if matches!(peeked, Ok(RECORD_LEN)) && inner.proto.expects_resume() && self.waits_for_link() {
+            let whole = matches!(peeked, Ok(RECORD_LEN..));
+            if whole && inner.proto.expects_resume() && self.waits_for_link() {
                 return AnchorProgress::Unpolled;
             }
             match peeked {
@@ -155,7 +167,9 @@ impl LockedStream<'_> {
                     self.end_of_anchor();
                     return write;
                 }
-                Ok(n) => match self.take_record(&mut head, n, rest) {
+                Ok(n) => match self.take_record(&mut head[..RECORD_LEN], n.min(RECORD_LEN), rest) {
+                    // An event announces what comes behind a record that was the last one, and the end.
+                    Step::Next if n == RECORD_LEN && !shown.hung_up => known = Some(Shown::default()),
                     Step::Next => {}
                     Step::Stop(found) => return found.unwrap_or(write),
                 },
@@ -170,7 +184,7 @@ impl LockedStream<'_> {
     }
 
     /// `n` bytes are next on the anchor, and in `head`: takes them if they are a record.
-    fn take_record(&mut self, head: &mut [u8; RECORD_LEN], n: usize, rest: Rest) -> Step {
+    fn take_record(&mut self, head: &mut [u8], n: usize, rest: Rest) -> Step {
         let inner = &mut *self.inner;
         let before = inner.proto.rx_source();
         let rest = if n < RECORD_LEN { inner.rest_of_record(rest) } else { rest };
@@ -201,7 +215,7 @@ impl LockedStream<'_> {
                 // An event without a change would make the owner come back here at once.
                 self.arrived |= before != inner.proto.rx_source();
                 inner.tcp.partial.end();
-                Step::Stop(Some(self.write_anchor()))
+                Step::Stop(Some(self.write_anchor(None)))
             }
         }
     }
@@ -286,12 +300,13 @@ impl LockedStream<'_> {
         self.arrived = true;
     }
 
-    /// Writes pending records and replayed bytes.
-    pub(crate) fn write_anchor(&mut self) -> AnchorProgress {
+    /// Writes pending records and replayed bytes. `known` is what the anchor shows, if the caller knows it.
+    pub(crate) fn write_anchor(&mut self, known: Option<Shown>) -> AnchorProgress {
         if self.inner.proto.has_record() {
             self.publish();
         }
-        if self.inner.proto.is_about_to_switch() && self.inner.has_fin() {
+        let hung_up = |inner: &Inner| known.unwrap_or_else(|| inner.shown()).hung_up;
+        if self.inner.proto.is_about_to_switch() && hung_up(&self.inner) && self.inner.has_fin() {
             //= spec §4.6.9
             //# A side writes neither a marker nor, of its own accord, RESUME where it sees that the anchor has ended.
             self.end_of_anchor();
@@ -455,7 +470,7 @@ impl LockedStream<'_> {
     pub fn progress_end(&mut self, now: Instant) {
         if self.is_end_pending() {
             self.has_replay(now);
-            self.write_anchor();
+            self.write_anchor(None);
         }
     }
 

@@ -48,7 +48,7 @@ impl LockedStream<'_> {
         // Before the peer can answer: see `publish`.
         self.publish();
         // An anchor write can produce a signal (SWITCHED), hence this order.
-        self.write_anchor();
+        self.write_anchor(None);
         let device = self.endpoint.device();
         while let Some(control) = self.inner.proto.poll_control() {
             let about_data = !matches!(control, Control::Signal(MessageKind::CreditGive));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use netacc_device::AnchorError;
+use netacc_device::{AnchorError, Shown};
 use netacc_proto::{Rest, RxSource, SocketError, TxSink};
 
 use super::cell::{Inner, LinkCell};
@@ -44,6 +44,11 @@ impl Inner {
     /// the peer's FIN was there before its reset.
     pub(super) fn kernel_reports_error(&self) -> bool {
         !self.tcp.end.differs && (self.proto.error() != Some(SocketError::Reset) || !self.tcp.end.fin_seen)
+    }
+
+    /// What is next on the anchor.
+    pub(super) fn shown(&self) -> Shown {
+        self.anchor.shown(self.tcp.low_water)
     }
 
     /// Whether the peer's FIN is next on the anchor.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric};
 use netacc_device::middleware::Event;
-use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
+use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant, Shown};
 use netacc_driver::{AnchorEvent, Endpoint, LinkIo, Readiness, Shutdown, StreamCell};
 use netacc_proto::{RxSource, TxSink, RECORD_GRACE};
 
@@ -224,6 +224,8 @@ fn the_control_path_visits_only_streams_whose_time_has_come() {
 struct Watch {
     /// How often bytes on the anchor were looked at.
     peeks: Arc<AtomicU32>,
+    /// How often anything else of it was looked at that takes system calls.
+    looks: Arc<AtomicU32>,
     cell: Arc<OnceLock<Arc<StreamCell>>>,
     /// The stream's readiness, as other threads see it at certain moments.
     seen: Arc<Mutex<Vec<Readiness>>>,
@@ -279,7 +281,12 @@ impl Anchor for ReadingAnchor {
     fn is_ended(&self) -> bool {
         self.0.is_ended()
     }
+    fn shown(&self, low_water: u32) -> Shown {
+        self.1.looks.fetch_add(1, Relaxed);
+        self.0.shown(low_water)
+    }
     fn has_fin(&self, read: u64) -> Option<bool> {
+        self.1.looks.fetch_add(1, Relaxed);
         self.0.has_fin(read)
     }
     fn unread(&self) -> u64 {
@@ -321,4 +328,36 @@ fn a_marker_is_never_taken_for_application_bytes() {
         let seen = watch.seen.lock().expect("no test panics with it").clone();
         assert!(!seen[0].contains(Readiness::KERNEL_RX), "at {first}: {seen:?}");
     }
+}
+
+/// Breaks if a side looked at its anchor more often than it must: each look is a system call, and where thousands of
+/// connections are promoted at a time, these calls are what their programs wait for.
+#[test]
+fn a_promotion_looks_at_the_anchors_four_times() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (at_client, at_server) = (Watch::default(), Watch::default());
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let (client_end, server_end) = (a.clone(), b.clone());
+    let anchors = (ReadingAnchor(a, at_client.clone()), ReadingAnchor(b, at_server.clone()));
+    let (near, far) = connect_over(&client, &server, 40_006, anchors);
+    let counts = || [&at_client, &at_server].map(|at| (at.looks.load(Relaxed), at.peeks.load(Relaxed)));
+    client.promote(&near).expect("the acceptor is published");
+    while !(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()) {
+        client.progress(Instant::from_nanos(0));
+        server.progress(Instant::from_nanos(0));
+        wire.deliver_all();
+        // As the kernel: only where bytes have come.
+        for (end, cell, endpoint) in [(&client_end, &near, &client), (&server_end, &far, &server)] {
+            if end.unread() > 0 {
+                cell.anchor_event(endpoint, AnchorEvent::Readable);
+            }
+        }
+    }
+    // Each before it writes its marker. And the opener when the link announces the acceptor's marker, which this wire
+    // brings later, and before it reads it.
+    assert_eq!(counts(), [(3, 1), (1, 1)]);
+    // The event of a marker that was read meanwhile.
+    near.anchor_event(&client, AnchorEvent::Readable);
+    assert_eq!(counts(), [(4, 1), (1, 1)]);
 }

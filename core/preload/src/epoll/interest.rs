@@ -208,8 +208,9 @@ impl Interest {
             return Answer::Nothing;
         }
         let mut events = events_of(r);
-        if r.intersects(BOTH_KERNEL) {
-            events |= kernel_half(fd, r);
+        let half = kernel_half(r) & self.requested();
+        if half != 0 {
+            events |= poll::ready_events(fd, half as i16) as u16 as u32 & half;
             if stream.readiness() != r {
                 // The kernel's report may be about a record.
                 return Answer::Unsettled;
@@ -323,14 +324,14 @@ impl Interest {
     }
 }
 
-/// The kernel's readiness for the direction of a stream that is still, or again, on the anchor.
-fn kernel_half(fd: c_int, r: Readiness) -> u32 {
+/// The events that the kernel reports, of a stream of which one direction is still, or again, on the anchor.
+fn kernel_half(r: Readiness) -> u32 {
     let mut events = 0;
     if r.contains(Readiness::KERNEL_RX) {
-        events |= libc::POLLIN | libc::POLLRDHUP;
+        events |= libc::EPOLLIN | libc::EPOLLRDHUP;
     }
     if r.contains(Readiness::KERNEL_TX) {
-        events |= libc::POLLOUT;
+        events |= libc::EPOLLOUT;
     }
-    (poll::ready_events(fd, events) & events) as u16 as u32
+    events as u32
 }

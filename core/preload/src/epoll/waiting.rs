@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libc::epoll_event;
 use netacc_device::{Instant, MODERATION};
-use netacc_driver::{Endpoint, Readiness};
+use netacc_driver::{Endpoint, Readiness, StreamCell};
 
 use super::interest::{Interest, Watch, BOTH_KERNEL, FLAGS, INCOMING, OUTGOING};
 use super::numbers::Wait;
@@ -580,9 +580,14 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     if i.parked && i.watch == Watch::Application {
         return;
     }
+    // The kernel's events of a stream that is on a link both ways are not reported. If it returns to the kernel now, the
+    // thread that brings it back registers it again, and the kernel reports them again.
+    let is_away = i.stream.as_ref().is_some_and(|stream| !stream.readiness().intersects(BOTH_KERNEL));
+    let is_kernels = |stream: &Arc<StreamCell>| stream.readiness().contains(BOTH_KERNEL);
     // The readiness is read after the kernel was asked: so the kernel's answer cannot be about a record.
-    let events = if i.travelled && i.watch == Watch::Application { events & still(fd, i.events) } else { events };
-    let Some(stream) = i.stream.as_ref().filter(|s| !s.readiness().contains(BOTH_KERNEL)).cloned() else {
+    let asks = i.travelled && i.watch == Watch::Application && !is_away;
+    let events = if asks { events & still(fd, i.events) } else { events };
+    let Some(stream) = i.stream.as_ref().filter(|stream| is_away || !is_kernels(stream)).cloned() else {
         if i.watch == Watch::Application {
             report_kernels(shared, out, i, events);
         }
