@@ -7,6 +7,17 @@
 
 const NONE: u32 = u32::MAX;
 
+/// The key, in a cache of regions, of one that a peer writes.
+pub(crate) fn region_key(slot: u32) -> u32 {
+    2 * slot
+}
+
+/// The key, in a cache of regions, of the one that a queue pair sends from. Both kinds count from 0, so that neither
+/// makes the keys of the other sparse.
+pub(crate) fn source_key(queue_pair_slot: u32) -> u32 {
+    2 * queue_pair_slot + 1
+}
+
 #[derive(Debug)]
 struct Entry {
     key: u32,
@@ -101,6 +112,16 @@ mod tests {
     fn no_capacity_is_no_bound() {
         let mut cache = Cache::new(0);
         assert!((0..1000).all(|k| cache.touch(k)));
+    }
+
+    // Breaks if two regions shared an entry, or if the regions that a NIC may have made room for those that it has: each
+    // NIC took a megabyte for its first packet.
+    #[test]
+    fn keys_of_regions_are_different_and_dense() {
+        let keys = (0..500).map(region_key).chain((0..500).map(source_key));
+        let mut cache = Cache::new(1000);
+        assert_eq!(keys.filter(|key| cache.touch(*key)).count(), 0);
+        assert_eq!(cache.place.len(), 1000);
     }
 
     proptest! {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use netacc_device::{Completion, CompletionStatus, Instant, QueuePairId, RemoteKey, WorkCompletion};
 
+use crate::cache::region_key;
 use crate::nic::Nic;
 use crate::packet::{Body, Control, NakReason, Packet, Segment, Verb};
 use crate::responder::{Arrival, Refused};
@@ -37,7 +38,7 @@ impl Nic {
         let mut cost = self.context_cost(packet.dst_qp);
         if let Body::Data { segment: Segment { verb: Verb::Write { rkey, .. }, .. }, .. } = packet.body {
             if let Some(region) = self.regions.get(&rkey.0) {
-                if !self.region_cache.touch(region.slot) {
+                if !self.region_cache.touch(region_key(region.slot)) {
                     self.counters.region_misses += 1;
                     cost += self.config.costs.region_miss;
                 }

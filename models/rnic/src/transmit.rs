@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use netacc_device::{Instant, QueuePairId};
 
+use crate::cache::source_key;
 use crate::nic::{Nic, Timer};
 use crate::packet::{Body, Control, Packet, Segment};
 use crate::qp::slot_of;
@@ -131,10 +132,9 @@ impl Nic {
         self.config.costs.context_miss
     }
 
-    /// A payload is read from one region of its queue pair's: that entry shares the number space of the regions that peers
-    /// write, above them.
+    /// A payload is read from one region of its queue pair's, which has an entry in the cache of regions.
     fn source_cost(&mut self, segment: &Segment, id: QueuePairId) -> Duration {
-        if segment.len == 0 || self.region_cache.touch(self.config.max_regions + slot_of(id)) {
+        if segment.len == 0 || self.region_cache.touch(source_key(slot_of(id))) {
             return Duration::ZERO;
         }
         self.counters.region_misses += 1;
