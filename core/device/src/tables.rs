@@ -2,10 +2,12 @@
 //! modelled NICs (`backends/modelled`).
 
 mod completion_queues;
+mod numbers;
 mod regions;
 mod streams;
 
 pub use completion_queues::CompletionQueues;
+pub use numbers::{NumberHasher, NumberMap};
 pub use regions::Regions;
 pub use streams::StreamTable;
 

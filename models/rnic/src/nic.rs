@@ -1,9 +1,10 @@
 //! The NIC: its tables, its timers, and the calls of its host.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use netacc_device::tables::NumberMap;
 use netacc_device::{
     Completion, CompletionStatus, Instant, PostError, QueuePairId, RemoteKey, WorkCompletion, WorkRequestId,
 };
@@ -134,7 +135,7 @@ pub struct Nic {
     pub(crate) config: NicConfig,
     pub(crate) qps: Table,
     /// By the number of their key.
-    pub(crate) regions: BTreeMap<u32, RegionEntry>,
+    pub(crate) regions: NumberMap<u32, RegionEntry>,
     free_region_slots: Vec<u32>,
     pub(crate) context_cache: Cache,
     pub(crate) region_cache: Cache,
@@ -171,7 +172,7 @@ impl Nic {
             region_cache: Cache::new(config.region_cache),
             config,
             qps: Table::default(),
-            regions: BTreeMap::new(),
+            regions: NumberMap::default(),
             free_region_slots: Vec::new(),
             control,
             control_events: VecDeque::new(),
@@ -317,8 +318,9 @@ impl Nic {
         self.fail(id, CompletionStatus::Flushed, true);
         if self.qps.remove(id).is_some() {
             let owned = self.regions.iter().filter(|(_, r)| r.qp == id);
-            let keys: Vec<RemoteKey> = owned.map(|(key, _)| RemoteKey(*key)).collect();
-            keys.into_iter().for_each(|key| self.deregister(key));
+            let mut keys: Vec<u32> = owned.map(|(key, _)| *key).collect();
+            keys.sort_unstable();
+            keys.into_iter().for_each(|key| self.deregister(RemoteKey(key)));
         }
         self.start_transmit();
     }

@@ -1,7 +1,8 @@
 //! Completion queues, and the queue pairs that report to them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
+use super::NumberMap;
 use crate::{Armed, CompletionQueueId, DeviceError, Instant, QueuePairId};
 
 /// The completion queues of a device. The device keeps the completions themselves, and decides which queue pairs have
@@ -11,7 +12,7 @@ use crate::{Armed, CompletionQueueId, DeviceError, Instant, QueuePairId};
 #[derive(Debug, Default)]
 pub struct CompletionQueues {
     queues: Vec<Queue>,
-    members: BTreeMap<QueuePairId, Member>,
+    members: NumberMap<QueuePairId, Member>,
 }
 
 #[derive(Debug, Default)]

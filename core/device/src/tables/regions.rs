@@ -1,13 +1,12 @@
 //! Registered memory.
 
-use std::collections::BTreeMap;
-
+use super::NumberMap;
 use crate::{Memory, QueuePairId, Region, RemoteKey, RemoteRegion};
 
 /// The regions of a device, by key.
 #[derive(Debug)]
 pub struct Regions {
-    entries: BTreeMap<u32, Entry>,
+    entries: NumberMap<u32, Entry>,
     registered_bytes: usize,
     limit_bytes: usize,
     last_key: u32,
@@ -23,7 +22,7 @@ impl Regions {
     /// An empty table that holds at most `limit_bytes`. Keys count up from `first_key`. Different devices use different keys,
     /// so that a test notices one on the wrong device.
     pub fn new(first_key: u32, limit_bytes: usize) -> Regions {
-        Regions { entries: BTreeMap::new(), registered_bytes: 0, limit_bytes, last_key: first_key }
+        Regions { entries: NumberMap::default(), registered_bytes: 0, limit_bytes, last_key: first_key }
     }
 
     /// `len`, if a region of that length may be registered now; `None`: it would exceed the limit.
@@ -59,9 +58,12 @@ impl Regions {
         true
     }
 
-    /// Keys of the regions of `qp`.
+    /// Keys of the regions of `qp`, in order.
     pub fn keys_of(&self, qp: QueuePairId) -> Vec<RemoteKey> {
-        self.entries.values().filter(|entry| entry.qp == qp).map(|entry| entry.region.remote.rkey).collect()
+        let regions = self.entries.values().filter(|entry| entry.qp == qp);
+        let mut keys: Vec<RemoteKey> = regions.map(|entry| entry.region.remote.rkey).collect();
+        keys.sort_unstable_by_key(|key| key.0);
+        keys
     }
 
     /// The region of a key.
