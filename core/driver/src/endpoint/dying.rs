@@ -23,7 +23,7 @@ impl Endpoint {
             return;
         }
         link.advance(LinkLife::Failing);
-        self.todo.lock().dead.push(link.qp);
+        self.todo.lock().queued.dead.push(link.qp);
         (self.helper_needed)();
     }
 

@@ -9,6 +9,7 @@ use netacc_device::{Instant, QueuePairId};
 use netacc_proto::{TxSink, LINGER_LIMIT, RECORD_GRACE};
 
 use super::timers::{Kind, Timer};
+use super::todo::Queued;
 use super::{Again, Endpoint, Timed, RETRY_INTERVAL};
 use crate::stream::{LingerProgress, Listed, CORK_INTERVAL};
 use crate::{StreamCell, PLEDGE_PATIENCE};
@@ -29,19 +30,31 @@ impl Endpoint {
         let waiting = self.place_waiting(now);
         let flows = self.progress_flows(now);
         let silence = self.check_silence(now);
-        let (todo, due) = self.todo.lock().take(now);
+        // Not in the condition: a lock taken there would be held throughout.
+        let work = self.todo.lock().take(now);
+        if let Some((queued, due)) = work {
+            self.work_off(now, queued, due);
+        }
+        let expiry = self.expire_links(now);
+        let todo = self.todo.lock();
+        let retry = todo.wants_retry().then(|| now + RETRY_INTERVAL);
+        Instant::earliest([retry, waiting, flows, silence, todo.timers.next(), expiry])
+    }
+
+    /// Does work that was queued, and checks timers that are due, in the order in which one may cause another.
+    fn work_off(&self, now: Instant, queued: Queued, due: Vec<Timer>) {
         let mut due = due.into_iter().peekable();
         self.check_timers(now, &mut due, Kind::Dying);
-        self.end_links(now, todo.dead);
-        for link in todo.idle {
+        self.end_links(now, queued.dead);
+        for link in queued.idle {
             self.park(&link, now);
         }
-        self.send_owed(todo.owing);
+        self.send_owed(queued.owing);
         self.check_timers(now, &mut due, Kind::Starved);
-        for cell in todo.checks {
+        for cell in queued.checks {
             cell.take_in(self);
         }
-        for cell in todo.blocked {
+        for cell in queued.blocked {
             cell.lock(self).change(|stream| {
                 stream.inner.listed.remove(Listed::BLOCKED);
                 stream.progress_anchor(false);
@@ -50,26 +63,22 @@ impl Endpoint {
         }
         self.check_timers(now, &mut due, Kind::Empty);
         // Not in the loop's head: a lock taken there would be held throughout the loop.
-        let more = std::mem::take(&mut self.todo.lock().release);
+        let more = std::mem::take(&mut self.todo.lock().queued.release);
         let mut left_dead = false;
-        for cell in todo.release.into_iter().chain(more) {
+        for cell in queued.release.into_iter().chain(more) {
             left_dead |= self.release(&cell, now);
         }
-        let left = std::mem::take(&mut self.todo.lock().left);
-        for left in todo.left.into_iter().chain(left) {
+        let left = std::mem::take(&mut self.todo.lock().queued.left);
+        for left in queued.left.into_iter().chain(left) {
             left_dead |= self.release_left(left, now);
         }
         if left_dead {
             // The device frees the memory of a queue pair that has ended once nothing reads it any more.
             self.handle_cm_events();
         }
-        for cell in todo.claims {
+        for cell in queued.claims {
             self.sink.moved(&cell);
         }
-        let expiry = self.expire_links(now);
-        let todo = self.todo.lock();
-        let retry = todo.wants_retry().then(|| now + RETRY_INTERVAL);
-        Instant::earliest([retry, waiting, flows, silence, todo.timers.next(), expiry])
     }
 
     fn handle_cm_events(&self) {

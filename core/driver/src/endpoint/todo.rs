@@ -23,6 +23,14 @@ pub(super) struct Left {
 #[derive(Default)]
 pub(super) struct Todo {
     pub(super) timers: Timers,
+    pub(super) queued: Queued,
+    /// The time of the next check of links that may become silent without an error; `None`: all rest.
+    pub(super) probe_at: Option<Instant>,
+}
+
+/// Work without a time.
+#[derive(Default)]
+pub(super) struct Queued {
     /// Streams whose anchor has shown events that count after another poll of the link.
     pub(super) checks: Vec<Arc<StreamCell>>,
     /// Streams with records or replay that found the anchor full.
@@ -35,23 +43,39 @@ pub(super) struct Todo {
     pub(super) owing: Vec<QueuePairId>,
     /// Links that may carry no stream, and that no stream waits for.
     pub(super) idle: Vec<Arc<LinkCell>>,
-    /// The time of the next check of links that may become silent without an error; `None`: all rest. It stays from one
-    /// `progress` to the next.
-    pub(super) probe_at: Option<Instant>,
+}
+
+impl Queued {
+    /// Whether all of it waits for something else: what is to be done at once is empty.
+    fn may_wait(&self) -> bool {
+        self.dead.is_empty()
+            && self.release.is_empty()
+            && self.left.is_empty()
+            && self.claims.is_empty()
+            && self.idle.is_empty()
+            && self.checks.is_empty()
+    }
 }
 
 impl Todo {
-    /// Takes the work that is queued now, and the timers that are due.
-    pub(super) fn take(&mut self, now: Instant) -> (Todo, Vec<Timer>) {
+    /// Takes the work that is queued now, and the timers that are due. `None`, as mostly, if there is neither.
+    pub(super) fn take(&mut self, now: Instant) -> Option<(Queued, Vec<Timer>)> {
         let due = self.timers.take_due(now);
-        let kept = Todo { probe_at: self.probe_at, timers: std::mem::take(&mut self.timers), ..Todo::default() };
-        (std::mem::replace(self, kept), due)
+        if due.is_empty() && self.queued.may_wait() && !self.has_refused() {
+            return None;
+        }
+        Some((std::mem::take(&mut self.queued), due))
+    }
+
+    /// Whether a device or an anchor has refused something for now.
+    fn has_refused(&self) -> bool {
+        !(self.queued.owing.is_empty() && self.queued.blocked.is_empty())
     }
 
     /// Whether `progress`, which leaves the work in this state, is to be called again soon. Work that the same call has
     /// queued counts too: the caller was awake, so no wake-up will come for it.
     pub(super) fn wants_retry(&self) -> bool {
-        !(self.owing.is_empty() && self.blocked.is_empty()) || self.timers.has_unseen()
+        self.has_refused() || self.timers.has_unseen()
     }
 }
 
@@ -67,13 +91,13 @@ impl Endpoint {
             ("waiting", waiting),
             ("starved", timed(Kind::Starved)),
             ("lingering", timed(Kind::Lingering)),
-            ("release", todo.release.len() + todo.left.len()),
-            ("dead", todo.dead.len() + timed(Kind::Dying)),
-            ("claims", todo.claims.len()),
-            ("owing", todo.owing.len()),
-            ("idle", todo.idle.len()),
-            ("looks", todo.checks.len()),
-            ("blocked", todo.blocked.len()),
+            ("release", todo.queued.release.len() + todo.queued.left.len()),
+            ("dead", todo.queued.dead.len() + timed(Kind::Dying)),
+            ("claims", todo.queued.claims.len()),
+            ("owing", todo.queued.owing.len()),
+            ("idle", todo.queued.idle.len()),
+            ("looks", todo.queued.checks.len()),
+            ("blocked", todo.queued.blocked.len()),
             ("partial", timed(Kind::Partial)),
             ("pledged", timed(Kind::Pledged)),
             ("stalled", timed(Kind::Stalled)),
@@ -86,13 +110,7 @@ impl Endpoint {
 
     /// Whether `progress` has work to do at once.
     pub fn has_work(&self) -> bool {
-        let todo = self.todo.lock();
-        !(todo.dead.is_empty()
-            && todo.release.is_empty()
-            && todo.left.is_empty()
-            && todo.claims.is_empty()
-            && todo.idle.is_empty()
-            && todo.checks.is_empty())
+        !self.todo.lock().queued.may_wait()
     }
 
     /// Adds a timed entry for `progress`.
@@ -102,37 +120,37 @@ impl Endpoint {
     }
 
     pub(crate) fn enqueue_moved(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().claims.push(cell.clone());
+        self.todo.lock().queued.claims.push(cell.clone());
         (self.helper_needed)();
     }
 
     pub(crate) fn enqueue_check(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().checks.push(cell.clone());
+        self.todo.lock().queued.checks.push(cell.clone());
         (self.helper_needed)();
     }
 
     pub(crate) fn enqueue_blocked(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().blocked.push(cell.clone());
+        self.todo.lock().queued.blocked.push(cell.clone());
         (self.helper_needed)();
     }
 
     pub(crate) fn enqueue_release(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().release.push(cell.clone());
+        self.todo.lock().queued.release.push(cell.clone());
         (self.helper_needed)();
     }
 
     pub(super) fn enqueue_left(&self, left: Left) {
-        self.todo.lock().left.push(left);
+        self.todo.lock().queued.left.push(left);
         (self.helper_needed)();
     }
 
     pub(crate) fn enqueue_idle(&self, link: &Arc<LinkCell>) {
-        self.todo.lock().idle.push(link.clone());
+        self.todo.lock().queued.idle.push(link.clone());
         (self.helper_needed)();
     }
 
     pub(crate) fn enqueue_owing(&self, link: &Arc<LinkCell>) {
-        self.todo.lock().owing.push(link.qp);
+        self.todo.lock().queued.owing.push(link.qp);
         (self.helper_needed)();
     }
 
