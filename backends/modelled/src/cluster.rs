@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use netacc_device::tables::{QueueDepths, Refusal, StreamTable};
+use netacc_device::tables::{NumberMap, QueueDepths, Refusal, StreamTable};
 use netacc_device::{Instant, QueuePairId};
 use netacc_rnic::network::{Network, Topology, TraceHash};
 use netacc_rnic::{Counters, Nic, NicConfig, NodeId, Packet};
@@ -54,7 +54,7 @@ impl Cluster {
         let state = State {
             net,
             hosts,
-            outgoing: BTreeMap::new(),
+            outgoing: NumberMap::default(),
             messages: BTreeMap::new(),
             attempts: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -132,7 +132,8 @@ impl Cluster {
     /// call on its device fails from now on.
     pub fn crash(&self, host: HostId) {
         self.with(|s| {
-            let qps: Vec<QueuePairId> = s.host(host).qps.keys().copied().collect();
+            let mut qps: Vec<QueuePairId> = s.host(host).qps.keys().copied().collect();
+            qps.sort_unstable();
             qps.into_iter().for_each(|qp| s.destroy(host, qp));
             s.forget_attempts(host);
             s.directory.forget(host);
@@ -182,19 +183,7 @@ impl Cluster {
 
     /// News that the processes of a host have not taken, and virtual time.
     pub fn news(&self, host: HostId) -> (Instant, News) {
-        self.with(|s| {
-            let now = s.net.now();
-            let host = s.host(host);
-            let news = if host.cqs.has_ready() || host.released.map_or(!host.events.is_empty(), |released| released > 0)
-            {
-                News::Device
-            } else if !host.events.is_empty() || !host.verbs.events.is_empty() {
-                News::Others
-            } else {
-                News::None
-            };
-            (now, news)
-        })
+        self.with(|s| (s.net.now(), s.host(host).news()))
     }
 
     /// Regions and queue pairs that a process has.
@@ -202,21 +191,27 @@ impl Cluster {
         self.with(|s| (s.host(host).regions.len(), s.host(host).qps.len()))
     }
 
-    /// The simulator delivers a packet to a host. Its process has not polled yet.
-    pub fn handle_packet(&self, host: HostId, now: Instant, packet: Packet) {
+    /// The simulator delivers a packet to a host, and serves the host after this call. Returns the host's news: its process has
+    /// not polled yet.
+    pub fn handle_packet(&self, host: HostId, now: Instant, packet: Packet) -> News {
         self.with(|s| {
             s.net.handle_packet(host.0 as usize, now, packet);
             s.collect_results(host);
-        });
+            s.net.clear_dirty(host.0 as usize);
+            s.host(host).news()
+        })
     }
 
-    /// The deadline of [`next_deadline`](Cluster::next_deadline) has come.
-    pub fn handle_timer(&self, host: HostId, now: Instant) {
+    /// The deadline of [`next_deadline`](Cluster::next_deadline) has come. The simulator serves the host after this call. Returns the
+    /// host's news.
+    pub fn handle_timer(&self, host: HostId, now: Instant) -> News {
         self.with(|s| {
             s.net.handle_timer(host.0 as usize, now);
             s.handle_commands(host);
             s.collect_results(host);
-        });
+            s.net.clear_dirty(host.0 as usize);
+            s.host(host).news()
+        })
     }
 
     /// The next packet of a host whose port is free.

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use netacc_device::tables::{CompletionQueues, QueueDepths, Refusal, Regions, StreamTable};
+use netacc_device::tables::{CompletionQueues, NumberMap, QueueDepths, Refusal, Regions, StreamTable};
 use netacc_device::{
     CmEvent, Completion, CompletionStatus, Instant, Memory, QueuePairId, Region, RemoteKey, WorkRequestId,
 };
 use netacc_rnic::{Command, ControlEvent, Nic, NodeId, Placement, Target};
 
+use crate::cluster::News;
 use crate::config::HostConfig;
 use crate::connecting::{Attempt, Message, NicCommand, Pending};
 use crate::id::HostId;
@@ -44,7 +45,7 @@ pub(crate) struct HostState {
     pub(crate) config: HostConfig,
     pub(crate) cqs: CompletionQueues,
     /// With the key of their first region.
-    pub(crate) qps: BTreeMap<QueuePairId, RemoteKey>,
+    pub(crate) qps: NumberMap<QueuePairId, RemoteKey>,
     pub(crate) regions: Regions,
     /// The queue pairs of programs that use verbs themselves.
     pub(crate) verbs: Verbs,
@@ -63,7 +64,7 @@ pub(crate) struct HostState {
 pub(crate) struct State {
     pub(crate) net: Net,
     pub(crate) hosts: Vec<HostState>,
-    pub(crate) outgoing: BTreeMap<End, Outgoing>,
+    pub(crate) outgoing: NumberMap<End, Outgoing>,
     /// Contents of the connection managers' datagrams.
     pub(crate) messages: BTreeMap<u64, Message>,
     pub(crate) attempts: BTreeMap<u64, Attempt>,
@@ -81,13 +82,25 @@ impl HostState {
             regions: Regions::new((host + 1) << 16, config.memory_limit_bytes),
             config,
             cqs: CompletionQueues::default(),
-            qps: BTreeMap::new(),
+            qps: NumberMap::default(),
             verbs: Verbs::default(),
             events: VecDeque::new(),
             released: None,
             commanded: VecDeque::new(),
             crashed: false,
             refusal: None,
+        }
+    }
+
+    /// News that its processes have not taken.
+    pub(crate) fn news(&self) -> News {
+        let may_take_event = self.released.map_or(!self.events.is_empty(), |released| released > 0);
+        if self.cqs.has_ready() || may_take_event {
+            News::Device
+        } else if !self.events.is_empty() || !self.verbs.events.is_empty() {
+            News::Others
+        } else {
+            News::None
         }
     }
 }

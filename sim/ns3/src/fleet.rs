@@ -221,7 +221,9 @@ impl Fleet {
                 }
             }
             Workload::Rpc(run) => run.handle_packet(node, now, packet),
-            Workload::Hosts(cluster, _) if known(cluster, node) => cluster.handle_packet(HostId(node), now, packet),
+            Workload::Hosts(cluster, _) if known(cluster, node) => {
+                cluster.handle_packet(HostId(node), now, packet);
+            }
             Workload::Hosts(..) => {}
         }
     }
@@ -235,7 +237,9 @@ impl Fleet {
                 }
             }
             Workload::Rpc(run) => run.handle_timer(node, now),
-            Workload::Hosts(cluster, _) if known(cluster, node) => cluster.handle_timer(HostId(node), now),
+            Workload::Hosts(cluster, _) if known(cluster, node) => {
+                cluster.handle_timer(HostId(node), now);
+            }
             Workload::Hosts(..) => {}
         }
     }

@@ -44,7 +44,9 @@ pub(crate) struct Posted {
 impl ReadyStreams {
     /// Takes them, each once, in order. To be called after [`take_posted`](ReadyStreams::take_posted).
     pub(crate) fn take(&self) -> Vec<usize> {
-        self.is_new.store(false, Ordering::Relaxed);
+        if !self.is_new.swap(false, Ordering::Relaxed) {
+            return Vec::new();
+        }
         let mut ready = std::mem::take(&mut *self.list());
         ready.sort_unstable();
         ready.dedup();
@@ -53,6 +55,9 @@ impl ReadyStreams {
 
     /// Takes what was posted, in order. Nothing is kept unless the endpoint is traced.
     pub(crate) fn take_posted(&self) -> Vec<Posted> {
+        if !self.is_new.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
         std::mem::take(&mut *self.posted_list())
     }
 

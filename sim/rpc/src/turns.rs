@@ -90,22 +90,34 @@ impl Run {
     /// A packet reaches a host.
     pub fn handle_packet(&mut self, host: u32, now: Instant, packet: Packet) {
         if (host as usize) < self.endpoints.len() {
-            self.cluster.handle_packet(HostId(host), now, packet);
+            let mut news = self.cluster.handle_packet(HostId(host), now, packet);
             if matches!(packet.body, Body::Datagram(_)) {
                 self.receive_datagram(host as usize, packet, now);
+                news = self.cluster.news(HostId(host)).1;
             }
-            self.turn(host as usize);
-            self.cluster.clear_dirty(HostId(host));
+            self.turn_after(host, now, news);
         }
     }
 
     /// A host's deadline is now. The simulator serves the host after this call, as after each packet.
     pub fn handle_timer(&mut self, host: u32, now: Instant) {
         if (host as usize) < self.endpoints.len() {
-            self.cluster.handle_timer(HostId(host), now);
-            self.turn(host as usize);
-            self.cluster.clear_dirty(HostId(host));
+            let news = self.cluster.handle_timer(HostId(host), now);
+            self.turn_after(host, now, news);
         }
+    }
+
+    /// The turn of a host after an event for its NIC.
+    fn turn_after(&mut self, host: u32, now: Instant, news: News) {
+        let has_work = self.has_work(host as usize, now, news);
+        if has_work {
+            self.turn_with_peers(host as usize);
+        } else if self.nudged.is_empty() {
+            return;
+        }
+        self.turn_nudged();
+        // The simulator serves it in any case.
+        self.cluster.clear_dirty(HostId(host));
     }
 
     /// The next packet of a host whose port is free.
@@ -135,15 +147,25 @@ impl Run {
     /// The process of a host polls its device and does what it can; and, while a connection of its has not been
     /// promoted, so does the other end, as the anchor's bytes take no time, and then this one again.
     fn turn(&mut self, host: usize) {
-        if self.has_work(host) {
-            let peers = self.run_process(host);
-            for peer in &peers {
-                self.run_process(*peer);
-            }
-            if !peers.is_empty() {
-                self.run_process(host);
-            }
+        let (now, news) = self.cluster.news(HostId(host as u32));
+        if self.has_work(host, now, news) {
+            self.turn_with_peers(host);
         }
+        self.turn_nudged();
+    }
+
+    fn turn_with_peers(&mut self, host: usize) {
+        let peers = self.run_process(host);
+        for peer in &peers {
+            self.run_process(*peer);
+        }
+        if !peers.is_empty() {
+            self.run_process(host);
+        }
+    }
+
+    /// Those hosts have turns that something was done for which no event brings.
+    fn turn_nudged(&mut self) {
         for _ in 0..MAX_POLLS {
             let Some(host) = self.nudged.pop() else { break };
             self.run_process(host);
@@ -204,8 +226,7 @@ impl Run {
     }
 
     /// Whether anything has changed for a process since its last turn: most events are its NIC's alone.
-    fn has_work(&self, host: usize) -> bool {
-        let (now, news) = self.cluster.news(HostId(host as u32));
+    fn has_work(&self, host: usize, now: Instant, news: News) -> bool {
         let state = &self.hosts[host];
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         news != News::None || state.ready.has_any() || is_due(state.wake()) || is_due(state.thread_deadline())

@@ -107,6 +107,9 @@ impl Run {
 
     /// The programs of a host poll.
     pub(crate) fn poll_verbs(&mut self, host: usize, now: Instant) {
+        if self.exchanges.by_number.is_empty() {
+            return;
+        }
         while let Some(event) = self.cluster.poll_verbs(HostId(host as u32)) {
             let qp = match &event {
                 VerbsEvent::Placed(qp, _) => *qp,
