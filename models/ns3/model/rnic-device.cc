@@ -88,11 +88,24 @@ RnicDevice::SetNeighbours(std::vector<RnicDevice*> neighbours)
     m_neighbours = std::move(neighbours);
 }
 
+/// \return the time now, in nanoseconds
+static uint64_t
+NowNs()
+{
+    return static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
+}
+
 void
 RnicDevice::Serve()
 {
-    ServeThis();
-    ServeOthers();
+    ServeAt(NowNs());
+}
+
+void
+RnicDevice::ServeAt(uint64_t now)
+{
+    ServeThis(now);
+    ServeOthersAt(now);
 }
 
 void
@@ -118,7 +131,7 @@ RnicDevice::SendPacket(const RnicFrame& frame)
     m_queue.push_back(frame);
     if (m_port->IsReady())
     {
-        SendNext();
+        SendNext(NowNs());
     }
     return true;
 }
@@ -130,13 +143,12 @@ RnicDevice::GetDropped() const
 }
 
 void
-RnicDevice::SendNext()
+RnicDevice::SendNext(uint64_t now)
 {
     RnicFrame frame;
     bool packet = !m_queue.empty();
     if (!packet || !m_packetsTurn)
     {
-        auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
         if (m_fleet->GetModel().poll_transmit(m_node, now, frame.head))
         {
             m_packetsTurn = true;
@@ -156,6 +168,12 @@ RnicDevice::SendNext()
 void
 RnicDevice::ServeOthers()
 {
+    ServeOthersAt(NowNs());
+}
+
+void
+RnicDevice::ServeOthersAt(uint64_t now)
+{
     // A process may have given work to others: what an anchor in memory carries takes no time.
     while (true)
     {
@@ -164,7 +182,7 @@ RnicDevice::ServeOthers()
         {
             break;
         }
-        m_neighbours[node]->ServeThis();
+        m_neighbours[node]->ServeThis(now);
     }
     if (!m_others.IsNull())
     {
@@ -173,13 +191,12 @@ RnicDevice::ServeOthers()
 }
 
 void
-RnicDevice::ServeThis()
+RnicDevice::ServeThis(uint64_t now)
 {
-    auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
     netacc::Fleet& model = m_fleet->GetModel();
     if (m_port->IsReady())
     {
-        SendNext();
+        SendNext(now);
     }
     uint64_t deadline = model.next_deadline(m_node);
     if (deadline == NEVER)
@@ -198,14 +215,14 @@ RnicDevice::ServeThis()
 void
 RnicDevice::HandleTimer()
 {
-    auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
+    uint64_t now = NowNs();
     if (m_timer != now)
     {
         return;
     }
     m_timer = NEVER;
     m_fleet->GetModel().handle_timer(m_node, now);
-    Serve();
+    ServeAt(now);
 }
 
 void
@@ -220,9 +237,9 @@ RnicDevice::Receive(const RnicFrame& frame)
         }
         return;
     }
-    auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
+    uint64_t now = NowNs();
     m_fleet->GetModel().handle_packet(m_node, now, frame.head);
-    Serve();
+    ServeAt(now);
 }
 
 } // namespace ns3

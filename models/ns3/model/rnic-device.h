@@ -83,11 +83,29 @@ class RnicDevice : public Object
     void DoDispose() override;
 
   private:
-    /// Sends what there is to send, and sets the timer.
-    void ServeThis();
+    /**
+     * Serve().
+     * \param now the time, in nanoseconds
+     */
+    void ServeAt(uint64_t now);
 
-    /// The port is ready: sends the next frame, if there is one.
-    void SendNext();
+    /**
+     * ServeOthers().
+     * \param now the time, in nanoseconds
+     */
+    void ServeOthersAt(uint64_t now);
+
+    /**
+     * Sends what there is to send, and sets the timer.
+     * \param now the time, in nanoseconds
+     */
+    void ServeThis(uint64_t now);
+
+    /**
+     * The port is ready: sends the next frame, if there is one.
+     * \param now the time, in nanoseconds
+     */
+    void SendNext(uint64_t now);
 
     /// A time has come that the NIC asked for. It may have asked for an earlier one since.
     void HandleTimer();

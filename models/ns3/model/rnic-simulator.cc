@@ -54,6 +54,13 @@ RnicEventQueue::Advance()
 {
     std::vector<Entry>& from = m_buckets[__builtin_ctzll(m_filled) + 1];
     m_filled &= m_filled - 1;
+    if (from.size() == 1)
+    {
+        m_last = from.front().ts;
+        m_buckets[0].push_back(from.front());
+        from.clear();
+        return;
+    }
     auto earlier = [](const Entry& a, const Entry& b) { return a.ts < b.ts; };
     m_last = std::min_element(from.begin(), from.end(), earlier)->ts;
     // All of them go to buckets below this one, which are empty.
