@@ -222,7 +222,7 @@ impl Run {
         let mut run = Run {
             cluster,
             endpoints,
-            connections: Slab::new(),
+            connections: Slab::with_capacity(config.conversations.len()),
             connected: 0,
             short_clients,
             flows,
