@@ -89,3 +89,21 @@ impl Regions {
         self.entries.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if the order in which a queue pair's regions are freed, which a run's trace shows, were that of a hash.
+    #[test]
+    fn keys_of_a_queue_pair_are_in_order() {
+        let mut regions = Regions::new(7 << 16, usize::MAX);
+        for number in 0..200 {
+            let name = regions.name(8);
+            regions.add(QueuePairId(number % 2), name);
+        }
+        let keys: Vec<u32> = regions.keys_of(QueuePairId(1)).iter().map(|key| key.0).collect();
+        let expected: Vec<u32> = (1..=100).map(|number| (7 << 16) + 2 * number).collect();
+        assert_eq!(keys, expected);
+    }
+}
