@@ -16,10 +16,10 @@ SCALE: dict[str, list[object]] = {
     "workload.0.rate": ["200k/s"],
     "measure.duration": ["20ms"],
 }
-#: Per frame that reaches a host. A build without link-time optimisation took 19,700 when this was written, and one
-#: with it 17,200. Without it had taken 21,600 while tables were trees and each event of a NIC asked for news and
-#: time again and again, and about twice as much while each event gave its process a turn, and each read cleared
-#: 16 KiB first.
+#: Per frame that reaches a host. A build without link-time optimisation took 19,700 when this was written,
+#: and one with it 17,200. Without it had taken 21,600 while tables were trees and each event of a NIC asked
+#: for news and time again and again, and more than twice as much while each event gave its process a turn,
+#: and each read cleared 16 KiB first.
 MOST_INSTRUCTIONS = 20_700
 #: For a run, under callgrind on a busy machine.
 TIMEOUT = 300

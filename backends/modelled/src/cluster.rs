@@ -12,21 +12,11 @@ use parking_lot::Mutex;
 use crate::config::HostConfig;
 use crate::id::HostId;
 use crate::net::{Driven, Net};
+use crate::news::News;
 use crate::state::{HostState, State};
 
 /// Entries of the directory. Arbitrary.
 const DIRECTORY_CAPACITY: usize = 1 << 20;
-
-/// News that a host's processes have not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// They have taken everything.
-    None,
-    /// The endpoint's device has something: queue pairs with completions, or events of the connection manager.
-    Device,
-    /// Only others have: the helper thread a deferred event, or programs that use verbs themselves.
-    Others,
-}
 
 /// Hosts on a network. Clones are handles to the same cluster.
 #[derive(Clone)]

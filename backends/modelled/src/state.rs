@@ -8,11 +8,11 @@ use netacc_device::{
 };
 use netacc_rnic::{Command, ControlEvent, Nic, NodeId, Placement, Target};
 
-use crate::cluster::News;
 use crate::config::HostConfig;
 use crate::connecting::{Attempt, Message, NicCommand, Pending};
 use crate::id::HostId;
 use crate::net::Net;
+use crate::news::News;
 use crate::verbs_events::{Verbs, VerbsEvent};
 
 /// An end of a connection, anywhere in the cluster.
