@@ -328,6 +328,7 @@ def rows(pair: Pair) -> list[dict[str, Any]]:
             "correlation": fit.correlation,
             "not_identified": [each for each in fit.values if not fit.identified(each)],
             "worst_residual": max(abs(by / seen - 1) for _, seen, by in fit.residuals),
+            "waker_ns": None,
         }
         for name, fit in fits.items()
     ]
