@@ -48,12 +48,12 @@ pub(crate) struct Job {
     pub(crate) slept: bool,
 }
 
-/// What a thread does that has a core, or had one last.
+/// The activity of a thread that has a core, or had one last.
 enum Activity {
     /// Nothing is left.
     Idle,
     Job(Job),
-    /// What it does after its last job has written: the write wakes a thread, and the program has more of its own work.
+    /// It works on after its last job has written: the write wakes a thread, and the program has more of its own work.
     Rest,
 }
 

@@ -226,7 +226,7 @@ fn sleeping_costs_a_wake_up_a_call_and_time() {
     let awake = run(Some(polling()), true, talks());
     let lazily = ProcessorConfig { spin: Duration::ZERO, sleep: ns(700).into(), ..polling() };
     let asleep = run(Some(lazily), true, talks());
-    // What of a sleep delays the thread is part of the wake-up.
+    // The wake-up contains the part of a sleep that delays the thread.
     assert_eq!(median(&asleep, 0), median(&awake, 0) + 5_000 + 400);
     let [awake, asleep] = [awake, asleep].map(|o| o.usage[1].expect("the server has processors"));
     assert_eq!((awake.wake_ups, asleep.polling), (0, Duration::ZERO));

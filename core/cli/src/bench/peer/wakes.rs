@@ -1,8 +1,8 @@
 //! The two parts of waking a server's thread: the waker's time, and the time until the thread runs.
 //!
 //! The client never sleeps here. It lets the server fall asleep, and sends two messages at once: the first one wakes the server, and the
-//! second one finds it awake. What the first write takes longer is the waker's part. What the first answer takes longer than the
-//! second one, which the server begins when it has sent the first, is the time until its thread runs.
+//! second one finds it awake. The first write takes longer by the waker's part. The server begins the second
+//! answer when it has sent the first; the first one takes longer by the time until the server's thread runs.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
