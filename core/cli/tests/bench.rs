@@ -92,7 +92,7 @@ fn echo_of_large_messages() {
 #[test]
 fn echo_counts_what_a_calibration_needs() {
     let args = ["bench", "echo", "--paths", "tcp,unix,udp", "--pairs", "1", "--requests", "600", "--json", "-"];
-    for more in [&["--histogram"][..], &["--clients", "20", "--histogram"]] {
+    for more in [&["--histogram"][..], &["--clients", "20", "--histogram"], &["--rewatch", "--histogram"]] {
         let result = json_of(&[&args[..], more].concat());
         for path in ["tcp", "unix", "udp"] {
             let run = &result["paths"][path]["runs"][0];
@@ -109,9 +109,15 @@ fn echo_counts_what_a_calibration_needs() {
     let wakes = json_of(&wakes);
     for path in ["tcp", "unix"] {
         let found = &wakes["paths"][path]["runs"][0]["wakes"];
-        for histogram in ["waking_ns", "delay_ns"] {
-            let steps = found[histogram].as_array().expect("it was asked for");
-            assert_eq!(steps.iter().filter_map(|step| step[1].as_u64()).sum::<u64>(), 1000, "{path}: {histogram}");
+        let by_pause = found["by_pause"].as_array().expect("it was asked for");
+        let pauses: Vec<_> = by_pause.iter().filter_map(|wake| wake["pause_ns"].as_u64()).collect();
+        assert!(pauses.is_sorted() && pauses.len() == by_pause.len() && pauses.len() > 1, "{path}: {pauses:?}");
+        for wake in by_pause {
+            for histogram in ["waking_ns", "delay_ns"] {
+                let steps = wake[histogram].as_array().expect("it was asked for");
+                assert_eq!(steps.iter().filter_map(|step| step[1].as_u64()).sum::<u64>(), 500, "{path}: {histogram}");
+            }
+            positive(&wake["server_cpu_ns"], "server_cpu_ns");
         }
         positive(&found["other_ns"], "other_ns");
     }
@@ -129,6 +135,7 @@ fn noise_and_wake_ups_are_measured() {
     for processor in processors {
         positive(&processor["seconds"], "seconds");
         positive(&processor["reading_ns"], "reading_ns");
+        positive(&processor["copy_ns"], "copy_ns");
         for detour in processor["detours_ns"].as_array().expect("an array") {
             assert!(detour[1].as_u64() > Some(1000), "it is above the threshold: {detour}");
         }

@@ -201,6 +201,10 @@ pub struct EchoArgs {
     /// Keep the histogram of round trips in the JSON
     #[arg(long)]
     pub histogram: bool,
+    /// After each message the client stops watching its connection, and watches it anew, as redis-benchmark does (mode epoll). Idle
+    /// processors whose kernel has to clean up soon sleep less deeply
+    #[arg(long)]
+    pub rewatch: bool,
     /// Before each measurement, time writes that wake the server's sleeping thread and writes that wake none (mode epoll; in the
     /// JSON)
     #[arg(long)]

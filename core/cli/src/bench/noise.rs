@@ -4,7 +4,11 @@
 //! something else had the processor: a tick, an interrupt, another thread, the hypervisor. Source: P. Beckman, K. Iskra,
 //! K. Yoshii, S. Coghlan, A. Nataraj, "Benchmarking the effects of operating system interference on extreme-scale
 //! parallel machines", Cluster Computing 11 (2008); Linux' own tracer `osnoise` measures the same way.
+//!
+//! Before that, each thread copies within the first cache: how fast the processors are now. Where a core has two hardware threads, and
+//! a virtual machine has one of them, a copy takes twice as long while another machine works on the other one. Nothing else here tells.
 
+use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,6 +28,13 @@ use crate::record::{Draft, RecordError, Table};
 /// Detours that are kept of a processor: one each microsecond of 100 ms. More are a threshold that is too low.
 const MOST_DETOURS: usize = 100_000;
 
+/// Bytes of a copy that tells how fast a processor is: both buffers fit into the first cache.
+const COPIED: usize = 16 * 1024;
+
+/// How often such a copy is timed, and how many copies are timed together. Arbitrary: a millisecond in all.
+const COPY_SAMPLES: usize = 401;
+const COPIES: u64 = 20;
+
 /// Steps of the progress bar.
 const STEPS: u32 = 20;
 
@@ -40,7 +51,7 @@ pub(crate) fn run(args: &NoiseArgs) -> Result<(), BenchError> {
         let watch = |processor: usize| {
             let together = &together;
             scope.spawn(move || {
-                let pinned = pin(processor);
+                let pinned = keep_on(Pid::from_raw(0), processor);
                 together.wait();
                 pinned.map(|()| watch(length, threshold))
             })
@@ -63,7 +74,7 @@ pub(crate) fn run(args: &NoiseArgs) -> Result<(), BenchError> {
             format!("--threshold-ns: processor {processor} has more than {MOST_DETOURS} detours; take a higher one");
         return Err(BenchError::Usage(text));
     }
-    let of_processor = |(processor, watched): (&usize, &Watched)| json!({"processor": processor, "seconds": watched.seconds, "reading_ns": watched.least_ns, "detours_ns": watched.detours});
+    let of_processor = |(processor, watched): (&usize, &Watched)| json!({"processor": processor, "seconds": watched.seconds, "reading_ns": watched.least_ns, "copy_ns": watched.copy_ns, "detours_ns": watched.detours});
     let each: Vec<Value> = processors.iter().zip(&found).map(of_processor).collect();
     let params = json!({"seconds": args.seconds, "threshold_ns": args.threshold_ns});
     let object = json!({"bench": "noise", "params": &params, "machine": &machine, "processors": each});
@@ -92,14 +103,17 @@ struct Watched {
     seconds: f64,
     /// The least time between two readings.
     least_ns: u64,
+    /// The median time of a copy of [`COPIED`] bytes.
+    copy_ns: u64,
     /// When each detour began, and how long it was.
     detours: Vec<(u64, u64)>,
     /// There were more.
     is_full: bool,
 }
 
-/// Reads the clock for so long.
+/// Copies, and then reads the clock for so long.
 fn watch(length: Duration, threshold: Duration) -> Watched {
+    let copy_ns = median_copy_ns();
     let mut detours = Vec::with_capacity(1024);
     let start = Instant::now();
     let mut least = Duration::MAX;
@@ -116,9 +130,27 @@ fn watch(length: Duration, threshold: Duration) -> Watched {
     Watched {
         seconds: (last - start).as_secs_f64(),
         least_ns: ns(least),
+        copy_ns,
         is_full: detours.len() == MOST_DETOURS,
         detours,
     }
+}
+
+/// How long a copy takes within the first cache: the median.
+fn median_copy_ns() -> u64 {
+    let (from, mut to) = (vec![1u8; COPIED], vec![0u8; COPIED]);
+    let mut times: Vec<u64> = (0..COPY_SAMPLES)
+        .map(|_| {
+            let begun = Instant::now();
+            for _ in 0..COPIES {
+                to.copy_from_slice(black_box(&from));
+                black_box(&mut to);
+            }
+            ns(begun.elapsed()) / COPIES
+        })
+        .collect();
+    times.sort_unstable();
+    times[COPY_SAMPLES / 2]
 }
 
 fn ns(time: Duration) -> u64 {
@@ -126,16 +158,16 @@ fn ns(time: Duration) -> u64 {
 }
 
 /// The processors that this process may use.
-fn allowed() -> nix::Result<Vec<usize>> {
+pub(super) fn allowed() -> nix::Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(0))?;
     Ok((0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap_or(false)).collect())
 }
 
-/// Keeps this thread on a processor.
-fn pin(processor: usize) -> nix::Result<()> {
+/// Keeps a thread on a processor; 0 for this one.
+pub(super) fn keep_on(thread: Pid, processor: usize) -> nix::Result<()> {
     let mut set = CpuSet::new();
     set.set(processor)?;
-    sched_setaffinity(Pid::from_raw(0), &set)
+    sched_setaffinity(thread, &set)
 }
 
 #[cfg(test)]
@@ -151,6 +183,6 @@ mod tests {
         let in_order = all.detours.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0);
         assert!(in_order, "they do not overlap");
         let none = watch(Duration::from_millis(5), Duration::from_secs(60));
-        assert!(none.detours.is_empty() && none.least_ns < 60_000_000_000);
+        assert!(none.detours.is_empty() && none.least_ns < 60_000_000_000 && none.copy_ns > 0);
     }
 }

@@ -34,13 +34,17 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// Runs `netacc bench echo`.
 pub(crate) fn run_echo(args: &EchoArgs) -> Result<(), BenchError> {
     at_least_one_byte(args.size)?;
-    let EchoArgs { size, mode, clients, wakes, .. } = *args;
-    if wakes && (mode != Mode::Epoll || args.common.paths.iter().any(|path| path == "udp")) {
-        return Err(BenchError::Usage("--wakes: only with --mode epoll, and not on udp".into()));
+    let EchoArgs { size, mode, clients, wakes, rewatch, .. } = *args;
+    if (wakes || rewatch) && mode != Mode::Epoll {
+        return Err(BenchError::Usage("--wakes and --rewatch: only with --mode epoll".into()));
+    }
+    if wakes && args.common.paths.iter().any(|path| path == "udp") {
+        return Err(BenchError::Usage("--wakes: not on udp".into()));
     }
     let histogram = args.histogram || args.common.record.is_some();
-    let load = LoadArgs { load: LoadName::Echo, size, mode, clients, processes: 1, pipeline: 1, histogram, wakes };
-    let params = json!({"size": size, "mode": mode.name(), "clients": clients});
+    let load =
+        LoadArgs { load: LoadName::Echo, size, mode, clients, processes: 1, pipeline: 1, histogram, wakes, rewatch };
+    let params = json!({"size": size, "mode": mode.name(), "clients": clients, "rewatch": rewatch});
     run(&args.common, "echo", load, Kind::PingPong, params, ServerProgram::Peer)
 }
 
@@ -61,6 +65,7 @@ pub(crate) fn run_many(args: &ManyArgs) -> Result<(), BenchError> {
         pipeline: 1,
         histogram,
         wakes: false,
+        rewatch: false,
     };
     let params = json!({"size": size, "clients": clients, "processes": processes});
     run(&args.common, MANY, load, Kind::PingPong, params, ServerProgram::Peer)
@@ -78,6 +83,7 @@ pub(crate) fn run_stream(args: &StreamArgs) -> Result<(), BenchError> {
         pipeline: 1,
         histogram: args.common.record.is_some(),
         wakes: false,
+        rewatch: false,
     };
     let params = json!({"size": args.size, "streams": args.streams});
     run(&args.common, "stream", load, Kind::Bulk, params, ServerProgram::Peer)
@@ -94,6 +100,7 @@ pub(crate) fn run_connect(args: &ConnectArgs) -> Result<(), BenchError> {
         pipeline: 1,
         histogram: args.common.record.is_some(),
         wakes: false,
+        rewatch: false,
     };
     let mut common = args.common.clone();
     if common.seconds.is_none() {
@@ -116,6 +123,7 @@ pub(crate) fn run_memcached(args: &MemcachedArgs) -> Result<(), BenchError> {
         pipeline,
         histogram: args.common.record.is_some(),
         wakes: false,
+        rewatch: false,
     };
     let tests: Vec<&'static str> = args.tests.iter().map(|test| test.name()).collect();
     let params = json!({
@@ -183,6 +191,8 @@ struct LoadArgs {
     histogram: bool,
     /// Whether it has the parts of wake-ups.
     wakes: bool,
+    /// Whether clients watch a connection anew after each message.
+    rewatch: bool,
 }
 
 /// The program that answers.
@@ -317,7 +327,10 @@ impl OwnLoad<'_> {
                 Length::Seconds(seconds) => ["--seconds".to_owned(), seconds.to_string()],
             });
             if self.load.wakes {
-                more.push("--wakes".into());
+                more.extend(["--wakes".into(), self.servers[path].pid.to_string()]);
+            }
+            if self.load.rewatch {
+                more.push("--rewatch".into());
             }
             if let ServerProgram::Memcached { .. } = self.program {
                 more.extend(["--test".to_owned(), test.to_owned(), "--pipeline".to_owned(), pipeline.to_string()]);

@@ -111,9 +111,12 @@ struct LoadArgs {
     /// Requests in a message, of memcached
     #[arg(long, default_value_t = 1)]
     pipeline: usize,
-    /// Measure wakes, too
+    /// Watch a connection anew after each message
     #[arg(long)]
-    wakes: bool,
+    rewatch: bool,
+    /// Measure wakes of the server with this process id, too
+    #[arg(long)]
+    wakes: Option<i32>,
 }
 
 #[derive(Debug, Clone, Copy, Args)]

@@ -103,10 +103,22 @@ pub struct Waits {
 /// The two parts of waking the server's thread, which sleeps in `epoll_wait`, by a client that does not sleep; `echo --wakes` only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Wakes {
+    /// Median nanoseconds of a write directly after one that wakes it, which wakes nobody.
+    pub other_ns: u64,
+    /// By how long the server was idle, shortest first: a processor that is not asleep yet is woken by no interrupt.
+    pub by_pause: Vec<Wake>,
+}
+
+/// Waking the server after a pause.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Wake {
+    /// From its answer until the write begins that wakes it.
+    pub pause_ns: u64,
     /// Nanoseconds of a write that wakes it, and how many took so long: the waker's part, and what a write costs anyway.
     pub waking_ns: Vec<(u64, u64)>,
-    /// Median nanoseconds of a write directly after such a one, which wakes nobody.
-    pub other_ns: u64,
+    /// Nanoseconds of the server's processor time for both messages, its sleep included.
+    #[serde(default)]
+    pub server_cpu_ns: f64,
     /// Nanoseconds from the begin of a write until the thread runs, and how many took so long: its round trip, less that of a message which
     /// finds the server awake.
     pub delay_ns: Vec<(u64, u64)>,

@@ -7,6 +7,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::unistd::Pid;
 use socket2::{Socket, Type};
 
 use super::super::args::Mode;
@@ -168,6 +169,7 @@ fn drive_ready(
         blocked: vec![false; sockets.len()],
         sent_at: vec![Instant::now(); sockets.len()],
         ready: Vec::with_capacity(sockets.len()),
+        rewatches: load.rewatch,
         waits: 0,
     };
     let most = WARM_UP_MESSAGES * sockets.len() as u64;
@@ -178,7 +180,8 @@ fn drive_ready(
         pump.run(Stop::After(sockets.len() as u64 * 100), &mut tally)?;
     }
     // Before the server's time and sleeps are counted.
-    let wakes = sockets.first().filter(|_| load.wakes).map(|socket| wakes::measure(socket, load.size)).transpose()?;
+    let wakes = sockets.first().zip(load.wakes);
+    let wakes = wakes.map(|(socket, server)| wakes::measure(socket, load.size, Pid::from_raw(server))).transpose()?;
     ready()?;
     let mut tally = Tally::new();
     pump.waits = 0;
@@ -198,6 +201,8 @@ struct Pump<'a> {
     blocked: Vec<bool>,
     sent_at: Vec<Instant>,
     ready: Vec<usize>,
+    /// Each connection is watched anew after each message.
+    rewatches: bool,
     waits: u64,
 }
 
@@ -250,7 +255,11 @@ impl Pump<'_> {
 
     fn send(&mut self, index: usize, now: Instant) -> io::Result<()> {
         self.sent_at[index] = now;
-        self.go_on_sending(index)
+        self.go_on_sending(index)?;
+        if self.rewatches && !self.blocked[index] {
+            self.waiter.rewatch(index)?;
+        }
+        Ok(())
     }
 
     fn go_on_sending(&mut self, index: usize) -> io::Result<()> {

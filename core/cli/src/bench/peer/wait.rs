@@ -95,6 +95,15 @@ impl<'a> Waiter<'a> {
         Ok(())
     }
 
+    /// Stops watching a socket, and watches it for something to read again. Only `epoll` has calls for this.
+    pub(super) fn rewatch(&mut self, index: usize) -> io::Result<()> {
+        if let Waiter::Epoll { epoll, sockets, .. } = self {
+            epoll.delete(sockets[index])?;
+            epoll.add(sockets[index], EpollEvent::new(EpollFlags::EPOLLIN, index as u64))?;
+        }
+        Ok(())
+    }
+
     /// Mean nanoseconds of a call that watches a socket or stops to, least of some batches, so that no interruption is in it; 0
     /// where no such call is made. Event loops that watch a connection for room before each write make several for each request.
     pub(super) fn time_interest_change(&mut self) -> io::Result<f64> {

@@ -2,44 +2,90 @@
 //!
 //! The client never sleeps here. It lets the server fall asleep, and sends two messages at once: the first one wakes the server, and the
 //! second one finds it awake. The first write takes longer by the waker's part. The server begins the second
-//! answer when it has sent the first; the first one takes longer by the time until the server's thread runs.
+//! answer when it has sent the first; the first one takes longer by the time until the server's thread runs. Both depend on how long
+//! the server was idle: its processor takes a while to fall asleep, and only then an interrupt has to wake it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
 use socket2::Socket;
 
-use super::super::result::Wakes;
+use super::super::cpu;
+use super::super::noise::{allowed, keep_on};
+use super::super::result::{Wake, Wakes};
 use super::Tally;
 
-/// Pairs of messages. Arbitrary: enough for a 99th percentile.
-const SAMPLES: u32 = 1000;
+/// Pairs of messages with each pause. Arbitrary: enough for a 99th percentile.
+const SAMPLES: u32 = 500;
 
-/// How long the server has to fall asleep after its answer. Arbitrary: several times what that takes, and about as long as sleeps
-/// are in ping-pongs, so that the processor's idle state is theirs.
-const PAUSE: Duration = Duration::from_micros(40);
+/// How long the server has to fall asleep after its answer. Arbitrary: from less than that takes to several times as long, which is
+/// about as long as the sleeps of ping-pongs.
+const PAUSES_US: [u64; 9] = [1, 2, 3, 4, 6, 8, 12, 20, 40];
 
-/// Measures on a connection without messages in flight, whose server answers each message of `size` bytes when it has come.
-pub(super) fn measure(socket: &Socket, size: usize) -> io::Result<Wakes> {
+/// Measures on a connection without messages in flight, whose server answers each message of `size` bytes when it has come. The two
+/// threads are kept apart meanwhile: on one processor, no interrupt wakes the server.
+pub(super) fn measure(socket: &Socket, size: usize, server: Pid) -> io::Result<Wakes> {
+    let _apart = Apart::keep(server)?;
     let mut message = vec![b'x'; size];
-    let [mut waking, mut other, mut delay] = [Tally::new(), Tally::new(), Tally::new()];
-    for _ in 0..SAMPLES {
-        spin_for(PAUSE);
-        let begun = Instant::now();
-        send(socket, &message)?;
-        let first = Instant::now();
-        send(socket, &message)?;
-        let second = Instant::now();
-        receive(socket, &mut message)?;
-        let answer = Instant::now();
-        receive(socket, &mut message)?;
-        let turn = answer.elapsed();
-        waking.record(first - begun);
-        other.record(second - first);
-        delay.record((answer - begun).saturating_sub(turn));
+    let mut other = Tally::new();
+    let cpu_s = || cpu::of_process(server.as_raw().unsigned_abs());
+    let mut by_pause = Vec::new();
+    for pause in PAUSES_US.map(Duration::from_micros) {
+        let [mut waking, mut delay] = [Tally::new(), Tally::new()];
+        let before = cpu_s();
+        for _ in 0..SAMPLES {
+            spin_for(pause);
+            let begun = Instant::now();
+            send(socket, &message)?;
+            let first = Instant::now();
+            send(socket, &message)?;
+            let second = Instant::now();
+            receive(socket, &mut message)?;
+            let answer = Instant::now();
+            receive(socket, &mut message)?;
+            let turn = answer.elapsed();
+            waking.record(first - begun);
+            other.record(second - first);
+            delay.record((answer - begun).saturating_sub(turn));
+        }
+        let pause_ns = pause.as_nanos() as u64;
+        let server_cpu_ns = (cpu_s() - before) * 1e9 / f64::from(SAMPLES);
+        let [waking_ns, delay_ns] = [&waking, &delay].map(|tally| recorded(&tally.0));
+        by_pause.push(Wake { pause_ns, waking_ns, server_cpu_ns, delay_ns });
     }
-    Ok(Wakes { waking_ns: recorded(&waking.0), other_ns: other.0.value_at_quantile(0.5), delay_ns: recorded(&delay.0) })
+    Ok(Wakes { other_ns: other.0.value_at_quantile(0.5), by_pause })
+}
+
+/// This thread and the first one of another process have a processor each, as long as this exists. On a machine with one processor
+/// they share it.
+struct Apart(Vec<(Pid, CpuSet)>);
+
+impl Apart {
+    fn keep(other: Pid) -> io::Result<Apart> {
+        let mut apart = Apart(Vec::new());
+        let processors = allowed()?;
+        if processors.len() < 2 {
+            return Ok(apart);
+        }
+        for (pid, processor) in [Pid::from_raw(0), other].into_iter().zip(processors) {
+            let before = sched_getaffinity(pid)?;
+            keep_on(pid, processor)?;
+            apart.0.push((pid, before));
+        }
+        Ok(apart)
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        for (pid, before) in &self.0 {
+            // The server may have ended; nothing is left to do then.
+            let _ = sched_setaffinity(*pid, before);
+        }
+    }
 }
 
 fn spin_for(pause: Duration) {
@@ -96,11 +142,14 @@ mod tests {
             }
             Ok(answers)
         });
-        let wakes = measure(&one, 64).expect("the server answers");
+        let wakes = measure(&one, 64, Pid::this()).expect("the server answers");
         drop(one);
         let answers = server.join().expect("it does not panic").expect("it can write");
         let count = |of: &[(u64, u64)]| of.iter().map(|(_, count)| count).sum::<u64>();
-        assert_eq!((answers, count(&wakes.waking_ns), count(&wakes.delay_ns)), (2 * SAMPLES, 1000, 1000));
+        let counts: Vec<_> =
+            wakes.by_pause.iter().map(|wake| (count(&wake.waking_ns), count(&wake.delay_ns))).collect();
+        assert_eq!(counts, [(500, 500); PAUSES_US.len()]);
+        assert_eq!(answers, 1000 * PAUSES_US.len() as u32);
         assert!(wakes.other_ns > 0);
     }
 }
