@@ -44,6 +44,8 @@ parameters! {
     pub struct ProcessorConfig {
         /// How long a thread without work polls before it sleeps.
         spin: Duration = Duration::ZERO;
+        /// From an event until a thread that polls sees it: the transfer of what it polls between the processors' caches.
+        notice: Distribution = Distribution::ZERO;
         /// From an event until a sleeping thread runs: interrupt, scheduler, return of the call. No thread works meanwhile.
         wake_up: Distribution = Distribution::ZERO;
         /// A call that stays in the library: on a stream that is on a link.
@@ -334,13 +336,15 @@ impl Processors {
         self.threads[index] = Thread::Runnable;
         let spin = self.spin(index);
         self.usage.polling += idle.min(spin);
+        self.number += 1;
+        let random = &mut self.random;
         if idle <= spin {
-            self.ready.push_back(thread);
+            let notice = self.config.notice.draw(&mut || random.next_u64());
+            self.usage.polling += notice;
+            self.waking.push(Reverse((now + notice, self.number, thread)));
             return false;
         }
         self.usage.wake_ups += 1;
-        self.number += 1;
-        let random = &mut self.random;
         let wake_up = self.config.wake_up.draw(&mut || random.next_u64());
         if self.config.saver() != Some(thread) {
             self.usage.busy += self.config.sleep.draw(&mut || random.next_u64());
@@ -514,6 +518,22 @@ mod tests {
         };
         assert_eq!(run(3), (false, 3, us(0), 0));
         assert_eq!(run(4), (true, 9, us(40), 1));
+    }
+
+    // Breaks if a thread that polls sees an event at once, or counts as one that slept.
+    #[test]
+    fn a_poller_notices_later() {
+        let config =
+            ProcessorConfig { spin: us(50), notice: us(2).into(), wake_up: us(30).into(), ..ProcessorConfig::free() };
+        let mut all = Processors::new(config);
+        assert!(!all.wake(at(10), 0), "it polls");
+        assert_eq!((all.poll_start(at(11)), all.next_deadline()), (None, Some(at(12))));
+        assert_eq!(all.poll_start(at(12)), Some(0));
+        all.work(at(12), 0, us(1));
+        assert_eq!(all.poll_done(at(13)), Some(0));
+        assert_eq!((all.usage(at(13)).polling, all.usage(at(13)).wake_ups), (us(12), 0));
+        assert!(all.wake(at(64), 0), "it has polled for 50 us");
+        assert_eq!(all.next_deadline(), Some(at(94)));
     }
 
     // Breaks if a thread that polls, is about to run or runs counts as asleep, or if one that is kept longer leaves its core before.

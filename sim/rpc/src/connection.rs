@@ -122,6 +122,9 @@ pub(crate) struct Connection {
     pub(crate) client_service: Duration,
     /// More of its work, after it has written.
     pub(crate) client_after_write: Duration,
+    /// More of it for a round that begins with this connection's turn, at the server and at the client.
+    pub(crate) round_service: Duration,
+    pub(crate) client_round_service: Duration,
     /// More of it for a turn that finds the connection's state displaced from the caches, at the server and at the client.
     pub(crate) cold_service: Duration,
     pub(crate) client_cold_service: Duration,
@@ -291,6 +294,8 @@ pub(crate) fn connect(
         service: conversation.service,
         client_service: conversation.client_service,
         client_after_write: conversation.client_after_write,
+        round_service: conversation.round_service,
+        client_round_service: conversation.client_round_service,
         cold_service: conversation.cold_service,
         client_cold_service: conversation.client_cold_service,
         wire,

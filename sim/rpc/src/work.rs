@@ -276,9 +276,9 @@ impl Run {
         // Paid when it is first used; lasting connections were made before the run.
         let connections = u32::from(connection.short.is_some() && !connection.was_used[side]);
         let calls = u32::from(step.asks) + u32::from(moves.read > 0) + u32::from(moves.written > 0);
-        let (each, cold) = match side {
-            1 => (connection.service, connection.cold_service),
-            _ => (connection.client_service, connection.client_cold_service),
+        let (each, round, cold) = match side {
+            1 => (connection.service, connection.round_service, connection.cold_service),
+            _ => (connection.client_service, connection.client_round_service, connection.client_cold_service),
         };
         if bytes == 0 {
             return Work { service: each * moves.served, ..Work::default() };
@@ -291,7 +291,8 @@ impl Run {
         let cold = Work { turns, cold_service: cold * turns, cold_ppm, ..Work::default() };
         let saves = side == 1 && self.hosts[host].threads.as_ref().is_some_and(HostThreads::is_saving);
         let copies = if saves { moves.served } else { 0 };
-        let work = Work { connections, bytes, copies, service: each * moves.served, ..cold };
+        let service = each * moves.served + round * u32::from(step.asks);
+        let work = Work { connections, bytes, copies, service, ..cold };
         match connection.is_linked(&self.endpoints[host], side) {
             true => Work { library_calls: calls, posts: u32::from(moves.written > 0), ..work },
             false => Work { system_calls: calls, tcp_bytes: [moves.read, moves.written], ..work },

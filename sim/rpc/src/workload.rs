@@ -211,6 +211,10 @@ pub struct Conversation {
     pub client_service: Duration,
     /// The client's own work after it has written: it delays nothing that was written.
     pub client_after_write: Duration,
+    /// The server's own work of each round of its event loop: each time that it asks for what is ready.
+    pub round_service: Duration,
+    /// The same of the client.
+    pub client_round_service: Duration,
     /// More work of the server for a turn that finds its connection's state displaced from the caches.
     pub cold_service: Duration,
     /// The same of the client.
@@ -243,6 +247,8 @@ impl Conversation {
             service: Duration::ZERO,
             client_service: Duration::ZERO,
             client_after_write: Duration::ZERO,
+            round_service: Duration::ZERO,
+            client_round_service: Duration::ZERO,
             cold_service: Duration::ZERO,
             client_cold_service: Duration::ZERO,
         })

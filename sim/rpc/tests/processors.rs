@@ -154,6 +154,26 @@ fn work_after_a_write_delays_nothing() {
     assert_eq!((latency, after), (free, [before[0] + 50 * ns(2_000), before[1]]));
 }
 
+// Breaks if a round's own work is free, the other end's, or paid for each connection of the round.
+#[test]
+fn a_round_has_work_of_its_own() {
+    let used = |connections, round_service, client_round_service| {
+        let processor = ProcessorConfig { loop_kind: LoopKind::Batches, ..polling() };
+        let plans = |talk| Conversation { round_service, client_round_service, ..talk };
+        let talks = talks(connections, 100).into_iter().map(plans).collect();
+        let outcome = run_on(vec![Some(processor.clone()), Some(processor)], true, talks);
+        [0, 1].map(|host| outcome.usage[host].expect("both have processors").busy)
+    };
+    let (free, own) = (Duration::ZERO, ns(2_000));
+    let [client, server] = used(1, free, free);
+    assert_eq!(used(1, own, free), [client, server + 100 * own]);
+    // What the client asks for last brings an answer, and no request after it.
+    assert_eq!(used(1, free, own)[1], server);
+    assert!((100..=101).contains(&((used(1, free, own)[0] - client).as_nanos() / own.as_nanos())));
+    let shared = used(8, own, free)[1] - used(8, free, free)[1];
+    assert!(shared < 400 * own, "{shared:?} for 800 requests");
+}
+
 // Breaks if states beyond the caches cost nothing, those within them something, or a closed connection goes on displacing others.
 #[test]
 fn displaced_states_take_their_time() {

@@ -125,6 +125,8 @@ impl Scenario {
                     service: Duration::from_nanos(group.service_ns),
                     client_service: Duration::from_nanos(group.client_service_ns),
                     client_after_write: Duration::from_nanos(group.client_after_write_ns),
+                    round_service: Duration::from_nanos(group.round_service_ns),
+                    client_round_service: Duration::from_nanos(group.client_round_service_ns),
                     cold_service: Duration::from_nanos(group.cold_service_ns),
                     client_cold_service: Duration::from_nanos(group.client_cold_service_ns),
                 });

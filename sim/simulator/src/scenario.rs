@@ -172,6 +172,10 @@ pub struct Group {
     pub client_service_ns: u64,
     /// The client's work after it has written, in nanoseconds.
     pub client_after_write_ns: u64,
+    /// The server's work in each round of its event loop, in nanoseconds.
+    pub round_service_ns: u64,
+    /// The same of the client's.
+    pub client_round_service_ns: u64,
     /// More of the server's work, in nanoseconds, for a turn whose connection's state is displaced from the caches.
     pub cold_service_ns: u64,
     /// The same of the client's.

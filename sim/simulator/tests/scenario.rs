@@ -24,7 +24,8 @@ fn smallest() -> serde_json::Value {
             "response": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "arrival": {"kind": "closed", "depth": 1, "think": {"mean_ns": 0, "exponential": false}},
             "start_ns": 0, "start_spread_ns": 0, "count": 5, "service_ns": 0,
-            "client_service_ns": 0, "client_after_write_ns": 0, "cold_service_ns": 0, "client_cold_service_ns": 0
+            "client_service_ns": 0, "client_after_write_ns": 0, "round_service_ns": 0, "client_round_service_ns": 0,
+            "cold_service_ns": 0, "client_cold_service_ns": 0
         }],
         "processors": {
             "cores": 1, "server_threads": 1, "client_threads": 1, "server_loop": "turns", "client_loop": "batches",

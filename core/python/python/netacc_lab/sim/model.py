@@ -302,6 +302,11 @@ class Workload(Strict):
     client_after_write: Duration | None = Field(
         default=None, description="the client's own work after it has written: it delays nothing written"
     )
+    round_service: Duration | None = Field(
+        default=None,
+        description="the server's own work of each round of its event loop, when it asks for what is ready",
+    )
+    client_round_service: Duration | None = Field(default=None, description="the same of the client's")
     cold_service: Duration | None = Field(
         default=None,
         description="more of the server's own work, for a turn that finds its connection's state displaced "

@@ -55,13 +55,18 @@ PLANNED: Resolved = {
     "service_ns": 0,
     "client_service_ns": 0,
     "client_after_write_ns": 0,
+    "round_service_ns": 0,
+    "client_round_service_ns": 0,
     "cold_service_ns": 0,
     "client_cold_service_ns": 0,
 }
 
 
 #: Programs' own work beside the server's for a request, which has a default: keys of a workload.
-OWN_WORK = ("client_service", "client_after_write", "cold_service", "client_cold_service")
+OWN_WORK = (
+    *("client_service", "client_after_write", "round_service", "client_round_service"),
+    *("cold_service", "client_cold_service"),
+)
 
 
 @dataclass(frozen=True)
