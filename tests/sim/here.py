@@ -1,19 +1,21 @@
 """Redis and memcached on this machine, predicted from ping-pongs on it.
 
-Calibration: that of `netacc calibrate`, on TCP and shared memory. The program with 64 requests in flight on
-each connection gives what it and its client do themselves on a path, and loads of 8 and 64 on 1,000
-connections what they do more when a connection's state is not in the caches. The latter is of a path: the
-kernel's states of connections are larger than the library's, and the program's own displace more of them,
-which no ping-pong shows. Without a pipeline redis-benchmark also watches each connection for room, and for
-the answer, anew for each request: the calls are counted, and what one costs is calibrated. Nothing is fitted
-on the loads that are predicted.
+Calibration: that of `netacc calibrate`, on TCP and shared memory. The program with 8 and 64 requests in
+flight on each connection gives what it and its client do themselves on a path, for a request and for a turn
+of a connection. Nothing is fitted on the loads that are predicted. Not known is what the programs need more
+themselves where a connection's state is not in the caches: loads with many requests in flight displace more.
+
+Calibrations and loads are made in rounds, one after the other, and the fastest round of each counts: what
+other virtual machines do on the same cores makes everything here up to twice as slow, for seconds.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from netacc_lab.calibration import measuring, writing
@@ -31,10 +33,16 @@ UNITS = {"rate": "/s", **dict.fromkeys(SLEEPS.values(), "")}
 QUIET = 0.1
 #: The loads that are predicted, and the seconds of each measurement, for most of which all are connected.
 CONNECTIONS = {1: 1.0, 10: 1.0, 100: 2.0, 1000: 6.0}
-#: The pipelined loads that show the program's own work: connections, and requests in flight on each.
-FEW, MANY, PIPELINES = 10, 1000, (8, 64)
-#: Seconds of a measurement of them, and of a short one that is subtracted.
-PIPED_SECONDS = {FEW: ("0.5",), MANY: ("4", "1")}
+#: The pipelined loads that show the program's own work: connections, requests in flight on each, and seconds.
+#: With so many connections all states are in the caches, and no end sleeps often.
+FEW, PIPELINES, PIPED_SECONDS = 50, (8, 64), 0.5
+#: The same load on one connection, whose ends poll and work in turn.
+ALONE = "one connection"
+ENDS = ("server", "client")
+#: Rounds of everything.
+ROUNDS = 5
+#: What was measured, in the folder of a check. One that has it already measures nothing.
+KEPT = "measured.json"
 #: Bytes of a value.
 VALUE = 512
 
@@ -49,13 +57,16 @@ class Program:
     workload: dict[str, str]
     #: Of the simulated host.
     loops: dict[str, str] = field(default_factory=dict)
-    #: The client's calls of epoll_ctl for each request without a pipeline: between the answer and the
-    #: write, and after the write.
-    interest_changes: tuple[int, int] = (0, 0)
+    #: The client's calls of epoll_ctl for each request that follow its write.
+    changes_after_write: int = 0
+    #: Microseconds that its client's latencies are steps of.
+    resolution_us: float = 0.0
 
 
-#: redis-benchmark 7.0 makes five calls of epoll_ctl for each request, by strace, and defers its writes.
-REDIS = Program(("redis",), {"kind": "redis-like"}, interest_changes=(3, 2))
+#: redis-benchmark 7.0 makes five calls of epoll_ctl for each request, by strace, two of them after the write.
+#: It defers its writes.
+#: Its histogram begins at 10 us, so HdrHistogram has steps of 8 us.
+REDIS = Program(("redis",), {"kind": "redis-like"}, changes_after_write=2, resolution_us=8.0)
 #: memcached makes no call but one to read and one to write for each request, by strace, and its client is the
 #: ping-pong's. Both ask once for all that is ready.
 MEMCACHED = Program(
@@ -64,8 +75,18 @@ MEMCACHED = Program(
     {"server-loop": "rounds", "client-loop": "rounds"},
 )
 
-#: By connections and length of the pipeline: by path and end, nanoseconds of processor time for each request.
-Piped = dict[tuple[int, int], dict[str, dict[str, float]]]
+
+@dataclass(frozen=True)
+class Piped:
+    """A pipelined load, for each request: nanoseconds, and by end of processor time, and sleeps."""
+
+    elapsed_ns: float
+    cpu_ns: dict[str, float]
+    sleeps: dict[str, float]
+
+
+#: What a sleep of some length takes of the sleeper's and the waker's processor time.
+Sleeps = Callable[[float], tuple[float, float]]
 
 
 def redis_here(folder: Path) -> list[Row]:
@@ -79,118 +100,178 @@ def memcached_here(folder: Path) -> list[Row]:
 
 
 def _program_here(folder: Path, program: Program) -> list[Row]:
-    here = measuring.measure(["tcp", "shm"], seconds=0.5, rounds=3, progress=lambda _: None)
-    piped = {
-        (count, length): steady(
-            *(
-                _measure(program, "-c", str(count), "--pipeline", str(length), "--seconds", seconds)
-                for seconds in spans
-            )
-        )
-        for count, spans in PIPED_SECONDS.items()
-        for length in PIPELINES
-    }
-    measured = {
-        count: _measure(program, "-c", str(count), "--seconds", str(seconds))
-        for count, seconds in CONNECTIONS.items()
-    }
-    others = max(float(found["machine"]["busy_processors"]) for found in (here, *measured.values()))
+    kept = folder / KEPT
+    if not kept.exists():
+        kept.write_text(json.dumps(_measured(program)))
+    return _rows(folder, program, json.loads(kept.read_text()))
+
+
+def _measured(program: Program) -> dict[str, Any]:
+    """Everything that is measured: for the calibration, and to compare predictions with."""
+    pace = measuring.Pace()
+    calibration: dict[str, Any] = {}
+    piped: dict[str, list[dict[str, Any]]] = {}
+    loads: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(ROUNDS):
+        paths = ["tcp", "shm"]
+        more = measuring.measure(paths, seconds=0.5, rounds=1, progress=lambda _: None, pace=pace)
+        if calibration:
+            measuring.merge(calibration, more)
+        else:
+            calibration = more
+        for length in PIPELINES:
+            arguments = ["-c", str(FEW), "--pipeline", str(length), "--no-spin"]
+            found = _load(program, pace, *arguments, "--seconds", str(PIPED_SECONDS))
+            piped.setdefault(f"{length} in flight", []).append(found)
+        arguments = ["-c", "1", "--pipeline", str(PIPELINES[0]), "--seconds", str(PIPED_SECONDS)]
+        piped.setdefault(ALONE, []).append(_load(program, pace, *arguments))
+        for count, seconds in CONNECTIONS.items():
+            found = _load(program, pace, "-c", str(count), "--seconds", str(seconds))
+            loads.setdefault(f"{count} connections", []).append(found)
+    return {"calibration": calibration, "piped": piped, "loads": loads}
+
+
+def _load(program: Program, pace: measuring.Pace, *arguments: str) -> dict[str, Any]:
+    common = ["--paths", "tcp,shm", "--pairs", "1", "--size", str(VALUE), "-q"]
+    return pace.hold(lambda: measuring.bench(*program.bench, *common, *arguments))
+
+
+def _rows(folder: Path, program: Program, found: dict[str, Any]) -> list[Row]:
+    here = found["calibration"]
+    loads = [load for rounds in found["loads"].values() for load in rounds]
+    pipelined = [load for rounds in found["piped"].values() for load in rounds]
+    others = max(float(each["machine"]["busy_processors"]) for each in (here, *loads))
+    paces = [float(each["pace_ns"]) for each in (*loads, *pipelined)]
+    slowest = measuring.slowest([*paces, *(pace for echo in here["echoes"] for pace in echo["pace_ns"])])
+    counts = others <= QUIET
     (folder / "host.toml").write_text(writing.host(here))
-    rows = [Row("processors that other work kept busy", 0, others, "", None)]
-    tcp = writing.calibrated(here, "tcp").fit
+    rows = [
+        Row("processors that other work kept busy", 0, others, "", None),
+        Row("time of a copy, slowest to fastest measurement", 1, slowest, "", None),
+    ]
+    calibrated = {path: writing.calibrated(here, path) for path in ("tcp", "shm")}
     # How many states the caches keep is seen on TCP: the library's are so small that a link shows none.
-    warm = tcp.warm[0] if tcp.warm else MANY
+    tcp = calibrated["tcp"].fit.warm
+    warm = tcp[0] if tcp else max(CONNECTIONS)
+    own = {}
+    for path, of in calibrated.items():
+        by_length = {
+            length: piped(_counted(found["piped"][f"{length} in flight"], path)) for length in PIPELINES
+        }
+        own[path] = own_work(by_length, of.fit, partial(writing.sleep_costs, here, path, of))
+    # On TCP nobody polls, and the programs are the same.
+    alone, shm = piped(_counted(found["piped"][ALONE], "shm")), calibrated["shm"]
+    each_round = round(own_round(alone, own["shm"], shm.fit, shm.notice_ns or 0.0))
     for path, stack in (("tcp", "kernel-tcp"), ("shm", "netacc")):
-        found = writing.calibrated(here, path)
-        (folder / f"{path}.toml").write_text(writing.stack(here, found, writing.noise(here)))
-        known = {name: round(value) for name, value in found.fit.values.items()}
+        of = calibrated[path]
+        (folder / f"{path}.toml").write_text(writing.stack(here, of, writing.noise(here)))
         change = writing.interest_change_ns(here, path)
-        services = _services(piped, path, found.fit, warm)
-        known |= {"an epoll_ctl": round(change), **services}
+        services = {
+            f"{prefix}{kind}": value
+            for end, prefix in (("server", ""), ("client", "client-"))
+            for kind, value in (
+                # A turn of the loads that are predicted has one request.
+                ("service", round(own[path][end].request + own[path][end].turn)),
+                ("round-service", each_round),
+            )
+        }
+        known = {name: round(value) for name, value in of.fit.values.items()}
+        known |= {
+            "waker": round(of.waker.mean_ns) if of.waker else 0,
+            "an epoll_ctl": round(change),
+            **services,
+        }
         rows += [
             Row(f"{path}: {name} (calibrated)", value, value, "ns", None) for name, value in known.items()
         ]
-        before, after = program.interest_changes
-        services["client-service"] += round(before * change)
-        services["client-after-write"] = round(after * change)
+        after = min(round(program.changes_after_write * change), services["client-service"])
+        services |= {"client-after-write": after, "client-service": services["client-service"] - after}
         for count in CONNECTIONS:
+            run = _counted(found["loads"][f"{count} connections"], path)
             seen = _predict(folder, (path, stack), program, services, (count, warm))
-            rows += _compared(f"{path}, {count} connections", measured[count]["paths"][path], seen, others)
+            rows += _compared(f"{path}, {count} connections", run, seen, program.resolution_us, counts)
     return rows
 
 
-def _measure(program: Program, *arguments: str) -> dict[str, Any]:
-    common = ["--paths", "tcp,shm", "--no-spin", "--pairs", "3", "--size", str(VALUE)]
-    return measuring.bench(*program.bench, *common, *arguments)
+def _counted(rounds: list[dict[str, Any]], path: str) -> measuring.Run:
+    """The round of a load that counts."""
+    runs = [run for load in rounds for run in load["paths"][path]["runs"]]
+    return measuring.counted(runs)
 
 
-def _services(piped: Piped, path: str, fit: Fit, warm: int) -> dict[str, int]:
-    """Nanoseconds that server and client need themselves for a request, and more for a displaced state."""
-    displaced = 1 - warm / MANY
-    found: dict[str, int] = {}
-    for side, prefix in (("server", ""), ("client", "client-")):
-        length = PIPELINES[1]
-        costs = fit.values
-        # A turn asks, reads and writes once.
-        turn = 3 * costs["system-call"] + 2 * costs.get("segment", 0.0)
-        stack = turn / length + VALUE / 1024 * costs["copy-per-kib"]
-        own = max(piped[FEW, length][path][side] - stack, 0.0)
-        cold = max(own_cold(piped, path, side) / displaced - costs["cold"], 0.0)
-        found |= {f"{prefix}service": round(own), f"{prefix}cold-service": round(cold)}
+@dataclass(frozen=True)
+class Own:
+    """What an end does for the program: nanoseconds for a request, and for a turn of a connection."""
+
+    request: float
+    turn: float
+
+
+def own_work(loads: dict[int, Piped], fit: Fit, sleeps: Sleeps) -> dict[str, Own]:
+    """By end, from loads by their pipelines: a turn with more requests has its own costs once."""
+    found = {}
+    for end in ENDS:
+        short, long = (awake(loads[length], end, sleeps) for length in PIPELINES)
+        turn = (short - long) / (1 / PIPELINES[0] - 1 / PIPELINES[1])
+        request = long - turn / PIPELINES[1] - VALUE / 1024 * fit.values["copy-per-kib"]
+        found[end] = Own(max(request, 0.0), max(turn - _stacks_turn(fit), 0.0))
     return found
 
 
-def steady(long: dict[str, Any], short: dict[str, Any] | None = None) -> dict[str, dict[str, float]]:
-    """By path and end: the processor time of a request on connections that exist.
+def _stacks_turn(fit: Fit) -> float:
+    """A turn asks, reads and writes once."""
+    return 3 * fit.values["system-call"] + 2 * fit.values.get("segment", 0.0)
 
-    redis-benchmark makes its connections within the measurement, and 1,000 links take as long as many
-    requests. In the difference of two measurements they are not. Few connections need no short one.
+
+def own_round(alone: Piped, own: dict[str, Own], fit: Fit, notice_ns: float) -> float:
+    """Nanoseconds of a program's own work each time that it asks for what is ready; of each end half.
+
+    On one connection both ends poll, and work in turn: what is left of a round trip.
     """
-
-    def more(path: str, figure: str) -> float:
-        totals = [
-            float(sum(run[figure] for run in found["paths"][path]["runs"])) if found else 0.0
-            for found in (long, short)
-        ]
-        return totals[0] - totals[1]
-
-    times: dict[str, dict[str, float]] = {}
-    for path in long["paths"]:
-        requests = more(path, "requests")
-        if requests <= 0:
-            raise measuring.MeasuringError(
-                f"{path}: the long measurement has no more requests than the short"
-            )
-        times[path] = {side: more(path, f"{side}_cpu_s") * 1e9 / requests for side in ("server", "client")}
-    return times
+    length = PIPELINES[0]
+    rest = alone.elapsed_ns * length - 2 * notice_ns
+    copies = VALUE / 1024 * fit.values["copy-per-kib"]
+    for end in ENDS:
+        rest -= length * (own[end].request + copies) + own[end].turn + _stacks_turn(fit)
+    return max(rest, 0.0) / 2
 
 
-def own_cold(piped: Piped, path: str, side: str) -> float:
-    """Nanoseconds more of a turn with one request, on many connections than on few.
+def awake(load: Piped, side: str, sleeps: Sleeps) -> float:
+    """Nanoseconds of processor time for a request, without what sleeping and waking the other end took."""
+    cpu = load.cpu_ns[side]
+    for end in ENDS:
+        if load.sleeps[end] > 0:
+            sleeper, waker = sleeps(max(load.elapsed_ns - load.cpu_ns[end], 0.0) / load.sleeps[end])
+            cpu -= load.sleeps[end] * (sleeper if end == side else waker)
+    return cpu
 
-    By the request, and by the turn: two lengths of the pipeline tell them apart.
-    """
-    few, many = (
-        length * (piped[MANY, length][path][side] - piped[FEW, length][path][side]) for length in PIPELINES
+
+def piped(run: measuring.Run) -> Piped:
+    """The figures of a load."""
+    each = 1e9 / run["requests"]
+    return Piped(
+        run["seconds"] * each,
+        {end: run[f"{end}_cpu_s"] * each for end in ENDS},
+        {end: run["waits"][f"{end}_sleeps"] for end in ENDS},
     )
-    by_request = (many - few) / (PIPELINES[1] - PIPELINES[0])
-    return few - PIPELINES[0] * by_request + by_request
 
 
-def _compared(what: str, known: dict[str, Any], seen: dict[str, float], others: float) -> list[Row]:
-    figures = {"rate": known["requests_per_s"], "cpu": known["server_cpu_s_per_million"]}
-    figures |= {name: known["latency_us"][name] for name in ("p50", "p95", "p99", "p999")}
+def _compared(
+    what: str, run: measuring.Run, seen: dict[str, float], resolution_us: float, counts: bool
+) -> list[Row]:
+    figures = {"rate": run["requests_per_s"], "cpu": run["server_cpu_s"] * 1e6 / run["requests"]}
+    latencies = {name: float(run["latency_us"][name]) for name in ("p50", "p95", "p99", "p999")}
     # Counts show why the others differ: they depend on the order of events more than on costs.
-    figures |= {name: median(run["waits"][name] for run in known["runs"]) for name in SLEEPS.values()}
+    figures |= latencies | {name: run["waits"][name] for name in SLEEPS.values()}
+
+    def allowed(figure: str, value: float) -> float | None:
+        if not counts or figure not in AIMS:
+            return None
+        return max(AIMS[figure], resolution_us / value) if figure in latencies else AIMS[figure]
+
     return [
-        Row(
-            f"{what}: {figure} (predicted)",
-            value,
-            seen[figure],
-            UNITS.get(figure, "us"),
-            AIMS.get(figure) if others <= QUIET else None,
-        )
-        for figure, value in figures.items()
+        Row(f"{what}: {name} (predicted)", value, seen[name], UNITS.get(name, "us"), allowed(name, value))
+        for name, value in figures.items()
     ]
 
 
@@ -206,10 +287,10 @@ def _predict(
         stack={"kind": stack, "profile": f"{path}.toml", "warm-connections": warm},
         workload=[workload | {name: f"{value}ns" for name, value in services.items()}],
         # Connections that last are on their links by then.
-        measure={"warmup": "50ms", "duration": "100ms", "seeds": [1]},
+        measure={"warmup": "50ms", "duration": "200ms", "seeds": [1, 2, 3]},
     )
     found = {name: mean(point, "set", f"{name}_ns") / 1000 for name in ("p50", "p95", "p99", "p999")}
     meta = point.runs[0].meta
-    found["cpu"] = meta["servers"]["busy_ns"] / meta["answered"] / 1000
+    found["cpu"] = (meta["servers"]["busy_ns"] + meta["servers"]["polling_ns"]) / meta["answered"] / 1000
     found |= {name: meta[end]["wake_ups"] / meta["answered"] for end, name in SLEEPS.items()}
     return {"rate": mean(point, "set", "answered_per_s"), **found}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ WARM = 120
 WAKE_UP = {"median": 20_000.0, "deviation": 0.4}
 #: The waker's part of a sleep, and a write that wakes nobody.
 WAKER, WRITE = 9000.0, 3400.0
+#: Of a call by which a client watches its connection anew.
+CHANGE = 550.0
+#: Until a thread that polls sees a message.
+NOTICE = 700.0
 
 
 def _cpu(asks: float, sleeps: float, size: int, segments: bool, clients: int = 1) -> float:
@@ -44,28 +49,34 @@ def _measured(random: np.random.Generator, spread: float = 0.01) -> dict[str, An
         "loadavg": [0.1, 0.2, 0.3],
     }
     echoes = []
-    for clients, size in measuring.ECHOES:
+    for echo in measuring.ECHOES:
+        clients, size = echo.clients, echo.size
         found = {}
-        for path in ("tcp", "shm"):
+        for path in measuring.LINKED if echo.spin else ("tcp", "shm"):
             runs = []
             for number in (1, 2, 3):
-                sleeps = [float(1 / clients * random.uniform(0.3, 1)) for _ in range(2)]
+                # Alone on a connection, nearly always; and else threads shared a processor.
+                least = 0.98 if clients == 1 else 0.3
+                sleeps = [float(1 / clients * random.uniform(least, 1)) for _ in range(2)]
                 asks = [sleep + float(random.uniform(0, 1 - sleep)) for sleep in sleeps]
                 cpu = [
                     _cpu(a, s, size, path == "tcp", clients) * random.normal(1, spread)
                     for a, s in zip(asks, sleeps, strict=True)
                 ]
-                run: dict[str, Any] = {
-                    "round": number,
-                    "requests": 1000,
-                    "histogram_ns": _round_trips(random, path, 1000),
-                }
+                cpu[0] += 2 * CHANGE * echo.rewatch
+                trips = _polled(size) if echo.spin else _round_trips(random, path, 1000)
+                run: dict[str, Any] = {"round": number, "requests": 1000, "histogram_ns": trips}
+                run["requests_per_s"] = 1e12 / sum(value * count for value, count in trips)
                 run["client_cpu_s"], run["server_cpu_s"] = (each * 1000 / 1e9 for each in cpu)
                 run["waits"] = {"client_asks": asks[0], "client_sleeps": sleeps[0]}
-                run["waits"] |= {"server_asks": asks[1], "server_sleeps": sleeps[1]}
+                run["waits"] |= {
+                    "interest_change_ns": CHANGE,
+                    "server_asks": asks[1],
+                    "server_sleeps": sleeps[1],
+                }
                 runs.append(run)
             found[path] = {"runs": runs}
-        echoes.append({"clients": clients, "size": size, "paths": found})
+        echoes.append({**asdict(echo), "paths": found})
     noise = {
         "processors": [
             {"processor": 0, "seconds": 1.0, "detours_ns": [[i * 1000, 2000 + i] for i in range(100)]}
@@ -85,7 +96,17 @@ def _measured(random: np.random.Generator, spread: float = 0.01) -> dict[str, An
 def _wakes(random: np.random.Generator) -> dict[str, Any]:
     """By `netacc bench echo --wakes`."""
     waking = [[round(WRITE + value), 1] for value in random.normal(WAKER, WAKER / 10, 1000)]
-    return {"waking_ns": waking, "other_ns": round(WRITE), "delay_ns": [[70_000, 3], [80_000, 4]]}
+    after = {"waking_ns": waking, "delay_ns": [[70_000, 3], [80_000, 4]], "server_cpu_ns": 12_000.0}
+    # After a short pause the server is not asleep yet.
+    before = {"waking_ns": [[round(WRITE), 1]], "delay_ns": [[5_000, 1]], "server_cpu_ns": 8_000.0}
+    by_pause = [{"pause_ns": 1000, **before}, {"pause_ns": 40_000, **after}]
+    return {"other_ns": round(WRITE), "by_pause": by_pause}
+
+
+def _polled(size: int) -> list[list[int]]:
+    """Nobody sleeps: both ends ask, read and write."""
+    turn = 3 * KNOWN["system-call"] + 2 * size / 1024 * KNOWN["copy-per-kib"]
+    return [[round(2 * (turn + NOTICE)), 1000]]
 
 
 def _round_trips(random: np.random.Generator, path: str, count: int) -> list[list[int]]:
@@ -98,7 +119,8 @@ def test_fits_find_known_costs() -> None:
     """Breaks if a count is multiplied with the wrong cost, or an interval misses the truth."""
     random = np.random.default_rng(5)
     observations = []
-    for clients, size in measuring.ECHOES * 4:
+    for echo in measuring.ECHOES * 4:
+        clients, size = echo.clients, echo.size
         sleeps = float(random.uniform(0.3, 1) / clients)
         asks = sleeps + float(random.uniform(0, 1 - sleeps))
         cpu = _cpu(asks, sleeps, size, True, clients) * random.normal(1, 0.005)
@@ -133,9 +155,10 @@ def test_what_never_varies_is_not_identified() -> None:
 def test_few_connections_displace_nothing() -> None:
     """Breaks if measurements of few connections, as earlier calibrations have them, give a cost of many."""
     random = np.random.default_rng(5)
-    few = [each for each in measuring.ECHOES * 4 if each[0] < fitting.MANY]
+    few = [each for each in measuring.ECHOES * 4 if each.clients < fitting.MANY]
     observations = []
-    for clients, size in few:
+    for echo in few:
+        clients, size = echo.clients, echo.size
         sleeps = float(random.uniform(0.3, 1) / clients)
         cpu = _cpu(sleeps, sleeps, size, True, clients) * random.normal(1, 0.005)
         observations.append(fitting.Observation("one", sleeps, sleeps, size, float(cpu), clients))
@@ -186,6 +209,116 @@ def test_a_waker_pays_its_part() -> None:
     assert found.woken[1] == pytest.approx(expected)
 
 
+def test_watching_anew_is_no_part_of_a_sleep() -> None:
+    """Breaks if the calls by which the ping-pong's client watches its connection count as the sleep's."""
+    measured = _measured(np.random.default_rng(11))
+    found = writing.calibrated(measured, "tcp").fit
+    for echo in measured["echoes"]:
+        for path in echo["paths"].values():
+            for run in path["runs"]:
+                run["waits"]["interest_change_ns"] = 0.0
+    with_calls = writing.calibrated(measured, "tcp").fit
+    assert found.values["sleep"] == pytest.approx(KNOWN["sleep"], rel=0.03)
+    assert with_calls.values["sleep"] > found.values["sleep"] + CHANGE / 2
+
+
+def test_one_round_of_another_kind_does_not_count() -> None:
+    """Breaks if a round in which threads woke each other in another way, or interruptions, make wake-ups."""
+    measured = _measured(np.random.default_rng(11))
+    usual = writing.calibrated(measured, "tcp").wake_up
+    alone = next(each for each in measured["echoes"] if measuring.Echo.of(each) == measuring.ALONE)
+    runs = alone["paths"]["tcp"]["runs"]
+    runs[0] |= {"histogram_ns": [[13_000, 1000]], "requests_per_s": 77_000.0}
+    runs[0]["waits"]["server_sleeps"] = 0.6
+    runs[1]["histogram_ns"].append([5_000_000, 20])
+    found = writing.calibrated(measured, "tcp").wake_up
+    means = [
+        sum(share * (low + high) / 2 for share, low, high in each) / 1_000_000 for each in (usual, found)
+    ]
+    assert means[1] == pytest.approx(means[0], rel=0.05)
+    assert max(high for _, _, high in found) < 1_000_000
+
+
+def test_the_fastest_round_counts() -> None:
+    """Breaks if costs follow rounds that other machines on the same cores made slower."""
+    measured = _measured(np.random.default_rng(11))
+    for echo in measured["echoes"]:
+        for path in echo["paths"].values():
+            slow = path["runs"][1]
+            slow["requests_per_s"] /= 2
+            slow["client_cpu_s"] *= 2
+            slow["server_cpu_s"] *= 2
+    found = writing.calibrated(measured, "tcp").fit.values
+    message = found["system-call"] + found["segment"]
+    assert message == pytest.approx(KNOWN["system-call"] + KNOWN["segment"], rel=0.1)
+    assert found["sleep"] == pytest.approx(KNOWN["sleep"], rel=0.05)
+    # In the round with the highest rate the server slept less often: its client had the same processor.
+    for sleeps, rate in (([0.10, 0.07, 0.10], 9), ([0.99, 0.80, 0.98], 5)):
+        rates = zip((3, 9, 5), sleeps, strict=True)
+        runs = [{"requests_per_s": each, "waits": {"server_sleeps": slept}} for each, slept in rates]
+        assert measuring.counted(runs)["requests_per_s"] == rate
+
+
+def test_short_sleeps_cost_less() -> None:
+    """Breaks if a sleep that ended before the processor slept has the price of a deep one."""
+    measured = _measured(np.random.default_rng(11))
+    found = writing.calibrated(measured, "tcp")
+    short, deep = (writing.sleep_costs(measured, "tcp", found, length) for length in (5_000.0, 1e6))
+    assert short[0] == pytest.approx(found.sleep_ns - 4000) and short[1] == 0
+    assert deep[0] == pytest.approx(found.sleep_ns) and deep[1] == pytest.approx(WAKER, rel=0.05)
+    # Half way between the two lengths that were measured, which are pause and delay together.
+    between = writing.sleep_costs(measured, "tcp", found, (6_000.0 + 120_000.0) / 2)
+    assert between[1] == pytest.approx(WAKER / 2, rel=0.05)
+
+
+def test_polling_ends_notice_late() -> None:
+    """Breaks if the work of a round trip counts as the time until a message is seen, or one way as both."""
+    measured = _measured(np.random.default_rng(11))
+    tcp, shm = (writing.calibrated(measured, path) for path in ("tcp", "shm"))
+    assert tcp.notice_ns is None
+    assert shm.notice_ns == pytest.approx(NOTICE, abs=60)
+
+
+def test_rounds_are_merged() -> None:
+    """Breaks if a round's runs, noise or other work are lost, or a ping-pong is there twice."""
+    first, second = (_measured(np.random.default_rng(seed)) for seed in (1, 2))
+    for each, busy in ((first, 0.0), (second, 0.4)):
+        each["machine"]["busy_processors"] = busy
+        for echo in each["echoes"]:
+            echo["pace_ns"] = [100.0 + busy]
+    measuring.merge(first, second)
+    assert len(first["echoes"]) == len(measuring.ECHOES)
+    assert {len(path["runs"]) for echo in first["echoes"] for path in echo["paths"].values()} == {6}
+    assert first["echoes"][0]["pace_ns"] == [100.0, 100.4]
+    assert len(first["wakes"]["tcp"]["runs"]) == 6 and len(first["noise"]["processors"]) == 2
+    assert first["machine"]["busy_processors"] == 0.4
+
+
+def test_slow_measurements_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks if a measurement counts in which the processors were slower or busy, or attempts never end."""
+    # Before and after each measurement: fast; fast with other work, slow, then fast; slow for good.
+    copies = iter([100, 101, *(100, 100), *(100, 180, 102, 103), *[190] * 100])
+    others = iter([0.0, 0.9, *[0.0] * 100])
+
+    def bench(*arguments: str) -> dict[str, Any]:
+        assert arguments[0] == "noise"
+        copy = next(copies)
+        return {"processors": [{"copy_ns": copy - 3}, {"copy_ns": copy}]}
+
+    monkeypatch.setattr(measuring, "bench", bench)
+    made: list[int] = []
+
+    def measurement() -> dict[str, Any]:
+        made.append(1)
+        return {"machine": {"busy_processors": next(others)}}
+
+    pace = measuring.Pace()
+    found = [pace.hold(measurement)["pace_ns"] for _ in range(3)]
+    assert found == [101, 103, 190]
+    assert len(made) == 1 + 3 + measuring.ATTEMPTS
+    assert measuring.slowest(found) == pytest.approx(190 / 101)
+
+
 def test_writes_that_take_no_longer_wake_for_nothing() -> None:
     """Breaks if a write that was faster than others makes a negative cost."""
     found = fitting.waker([(-50.0, 10), (0.0, 5)])
@@ -200,7 +333,10 @@ def test_a_profile_is_read_and_runs(tmp_path: Path, write: Write, runs: Path) ->
     kept.write_text(json.dumps(_measured(random)))
     assert main(["--from", str(kept), "--paths", "tcp,shm", "--output", str(tmp_path / "here")]) == 0
     read = profiles.load("stack", "here/shm.toml", tmp_path / "any.toml")
-    assert read.calibration is not None and len(read.calibration.residuals) == 2 * 3 * len(measuring.ECHOES)
+    assert read.calibration is not None
+    # Both ends of one round of each but the one that polls.
+    assert len(read.calibration.residuals) == 2 * (len(measuring.ECHOES) - 1)
+    assert read.plain()["spin"] == "120us" and "notice" in read.plain()
     assert read.plain()["segment"] == "0ns"
     assert 100 <= read.plain()["warm-connections"] <= 140
     assert "histogram" in read.plain()["waker"] and read.calibration.woken is not None

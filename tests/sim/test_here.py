@@ -2,56 +2,87 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from netacc_lab.calibration.fitting import Fit
-from netacc_lab.calibration.measuring import MeasuringError
 
 from tests.sim import here
 
-COSTS = {"system-call": 800.0, "segment": 2000.0, "sleep": 0.0, "copy-per-kib": 100.0, "cold": 500.0}
-WARM = 200
-#: Nanoseconds of a request; and more where a state is displaced: of a turn, and of each of its requests.
-OWN = {"server": 900.0, "client": 400.0}
-TURN = {"tcp": 6000.0, "shm": 1500.0}
-REQUEST = 250.0
+COSTS = {"system-call": 800.0, "segment": 2000.0, "copy-per-kib": 100.0}
+#: Nanoseconds of a request, and of a turn, of the program's own.
+OWN, OWN_TURN = {"server": 900.0, "client": 400.0}, {"server": 300.0, "client": 2800.0}
+#: Sleeps for each request, and how long they last.
+SLEEPS = {"server": 0.02, "client": 0.01}
+LENGTHS = {"server": 14_000.0, "client": 80_000.0}
 
 
-def _piped(path: str) -> here.Piped:
-    found: here.Piped = {}
-    for connections in (here.FEW, here.MANY):
-        displaced = max(0.0, 1 - WARM / connections)
-        for length in here.PIPELINES:
-            stack = (3 * COSTS["system-call"] + 2 * COSTS["segment"]) / length
-            stack += here.VALUE / 1024 * COSTS["copy-per-kib"]
-            cold = displaced * ((TURN[path] + COSTS["cold"]) / length + REQUEST)
-            found[connections, length] = {path: {side: own + stack + cold for side, own in OWN.items()}}
-    return found
+def _sleeps(length: float) -> tuple[float, float]:
+    """The sleeper's part, and the waker's: a short sleep takes less of both."""
+    return (3000.0, 1000.0) if length < 30_000 else (8000.0, 9000.0)
 
 
-@pytest.mark.parametrize("path", ["tcp", "shm"])
-def test_own_work_is_found_again(path: str) -> None:
-    """Breaks if the stack's costs count as the program's, or those of one path as those of another."""
-    fit = Fit(COSTS, {}, [], [])
-    found = here._services(_piped(path), path, fit, WARM)
-    assert found["service"] == pytest.approx(OWN["server"], abs=1)
-    assert found["client-service"] == pytest.approx(OWN["client"], abs=1)
-    # A turn with one request: what the ping-pongs show of it is the stack's.
-    assert found["cold-service"] == found["client-cold-service"]
-    assert found["cold-service"] == pytest.approx(TURN[path] + REQUEST, abs=1)
+def _load(length: int, own_turn: dict[str, float]) -> here.Piped:
+    stack = 3 * COSTS["system-call"] + 2 * COSTS["segment"]
+    copies = here.VALUE / 1024 * COSTS["copy-per-kib"]
+    cpu = {
+        end: OWN[end]
+        + (own_turn[end] + stack) / length
+        + copies
+        + SLEEPS[end] * _sleeps(LENGTHS[end])[0]
+        + SLEEPS[other] * _sleeps(LENGTHS[other])[1]
+        for end, other in (("server", "client"), ("client", "server"))
+    }
+    # An end that does not work sleeps; both have the same time.
+    elapsed = 10_000.0
+    sleeps = {end: (elapsed - cpu[end]) / LENGTHS[end] for end in cpu}
+    cpu = {
+        end: cpu[end]
+        + (sleeps[end] - SLEEPS[end]) * _sleeps(LENGTHS[end])[0]
+        + (sleeps[other] - SLEEPS[other]) * _sleeps(LENGTHS[other])[1]
+        for end, other in (("server", "client"), ("client", "server"))
+    }
+    return here.Piped(elapsed, cpu, sleeps)
 
 
-def test_making_connections_is_no_part_of_a_request() -> None:
-    """Breaks if the time that a load takes to connect counts as that of its requests."""
+def test_own_work_is_found_again() -> None:
+    """Breaks if the stack's costs or those of sleeps count as the program's, or its turns are forgotten."""
+    loads = {length: _load(length, OWN_TURN) for length in here.PIPELINES}
+    found = here.own_work(loads, Fit(COSTS, {}, [], []), _sleeps)
+    for end, own in found.items():
+        assert own.request == pytest.approx(OWN[end], abs=1), end
+        assert own.turn == pytest.approx(OWN_TURN[end], abs=1), end
 
-    def measured(requests: int) -> dict[str, Any]:
-        # Half a second to connect, and 2 us for a request.
-        run = {"requests": requests}
-        cpu = {f"{side}_cpu_s": 0.5 + requests * 2e-6 for side in ("server", "client")}
-        return {"paths": {"shm": {"runs": [run | cpu, run | cpu]}}}
 
-    found = here.steady(measured(400_000), measured(100_000))
-    assert found["shm"] == {"server": pytest.approx(2000), "client": pytest.approx(2000)}
-    with pytest.raises(MeasuringError, match="no more requests"):
-        here.steady(measured(100_000), measured(100_000))
+def test_a_turn_costs_no_less_than_nothing() -> None:
+    """Breaks if a stack that is dearer in ping-pongs than in the load makes turns cheaper than nothing."""
+    loads = {length: _load(length, {"server": -5000.0, "client": 0.0}) for length in here.PIPELINES}
+    found = here.own_work(loads, Fit(COSTS, {}, [], []), _sleeps)
+    assert found["server"].turn == 0
+
+
+def test_a_round_is_what_is_left_of_a_round_trip() -> None:
+    """Breaks if work that is known already, or the time of a message, counts as a round's own."""
+    own = {end: here.Own(OWN[end], OWN_TURN[end]) for end in here.ENDS}
+    fit, notice, each_round = Fit(COSTS, {}, [], []), 700.0, 350.0
+    length = here.PIPELINES[0]
+    stack = 3 * COSTS["system-call"] + 2 * COSTS["segment"]
+    work = sum(length * OWN[end] + OWN_TURN[end] + stack + each_round for end in here.ENDS)
+    copies = 2 * length * here.VALUE / 1024 * COSTS["copy-per-kib"]
+    alone = here.Piped((work + copies + 2 * notice) / length, {}, {})
+    assert here.own_round(alone, own, fit, notice) == pytest.approx(each_round)
+    assert here.own_round(here.Piped(1.0, {}, {}), own, fit, notice) == 0
+
+
+def test_figures_of_a_load_are_of_a_request() -> None:
+    """Breaks if a figure is of the whole load, or one end's is the other's."""
+    waits = {"server_sleeps": 0.1, "client_sleeps": 0.2}
+    run = {
+        "requests": 400,
+        "seconds": 0.0005,
+        "server_cpu_s": 0.00025,
+        "client_cpu_s": 0.000125,
+        "waits": waits,
+    }
+    found = here.piped(run)
+    assert found.elapsed_ns == pytest.approx(1250)
+    assert found.cpu_ns == {"server": pytest.approx(625), "client": pytest.approx(312.5)}
+    assert found.sleeps == {"server": 0.1, "client": 0.2}

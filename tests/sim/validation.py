@@ -10,6 +10,7 @@ are part of the tests.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -563,14 +564,27 @@ def main() -> int:
         rxe_here,
     )
     checks = CHECKS | {check.__name__: check for check in others}
-    wanted = sys.argv[1:] or list(checks)
+    parser = argparse.ArgumentParser(
+        prog="validate", description="Prints known figures beside the simulator's. Ends with 1 if one is off."
+    )
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"of {', '.join(checks)}; else all")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="keep what each check writes, in a folder of its name: profiles, scenarios and runs. A check of "
+        "this machine that finds its measurements there predicts from them, and measures nothing",
+    )
+    options = parser.parse_args()
+    unknown = [name for name in options.checks if name not in checks]
+    if unknown:
+        parser.error(f"there is no check {unknown[0]!r}; there are {', '.join(checks)}")
     failed = False
-    for name in wanted:
-        if name not in checks:
-            print(f"there is no check {name!r}; there are {', '.join(checks)}", file=sys.stderr)
-            return 2
-        with tempfile.TemporaryDirectory() as folder:
-            rows = checks[name](Path(folder))
+    for name in options.checks or checks:
+        with tempfile.TemporaryDirectory() as passing:
+            folder = options.keep / name if options.keep else Path(passing)
+            folder.mkdir(parents=True, exist_ok=True)
+            rows = checks[name](folder.resolve())
         print(table(name, rows, checks[name].__doc__ or ""), end="\n\n", flush=True)
         failed |= not all(row.holds for row in rows)
     return int(failed)

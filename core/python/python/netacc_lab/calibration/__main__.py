@@ -136,7 +136,7 @@ def _calibrate(options: argparse.Namespace) -> int:
             rounds=options.rounds,
         )
     else:
-        with tqdm(total=measuring.steps(options.paths), disable=None, file=sys.stderr) as bar:
+        with tqdm(total=measuring.steps(options.paths, options.rounds), disable=None, file=sys.stderr) as bar:
 
             def step(what: str) -> None:
                 bar.set_description(what)

@@ -121,7 +121,13 @@ def _linear(
     start = np.full(len(names), times.min() / 4)
     try:
         found, covariance = optimize.curve_fit(
-            model, counts, times, p0=start, sigma=times, bounds=(0, np.inf), max_nfev=10_000
+            model,
+            counts,
+            times,
+            p0=start,
+            sigma=times,
+            bounds=(0, np.inf),
+            max_nfev=10_000,
         )
     except (RuntimeError, ValueError) as error:
         raise UnfitError(str(error)) from None

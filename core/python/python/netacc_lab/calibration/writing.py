@@ -8,12 +8,19 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from netacc_lab.calibration import fitting
 from netacc_lab.calibration.fitting import Fit, Noise, Observation, Waker
-from netacc_lab.calibration.measuring import SMALL, MeasuringError
+from netacc_lab.calibration.measuring import ALONE, SMALL, Echo, MeasuringError, counted
 
 #: The bytes of one segment on the loopback, whose packets have 65,536.
 LOOPBACK_SEGMENT = "65483B"
+
+#: Round trips that are so many times as long as most were interrupted. Arbitrary.
+INTERRUPTED = 5
+#: How long the library polls, at most: MAX_SPIN_NS of core/preload.
+SPIN = "120us"
 
 Histogram = list[tuple[int, int, int]]
 
@@ -30,6 +37,8 @@ class Calibrated:
     #: Nanoseconds from the begin of a write until the thread runs that it wakes, medians: measured, and by
     #: the fit.
     woken: tuple[float, float] | None
+    #: Nanoseconds until a thread that polls sees a message; None of paths on which none polls.
+    notice_ns: float | None
     #: Nanoseconds for a GiB at the sender: measured, and by the fit; None of paths without streams.
     stream: tuple[float, float] | None
 
@@ -50,13 +59,16 @@ def calibrated(measured: Mapping[str, Any], path: str) -> Calibrated:
         # Without sleeps: the waker's part passes while the other end wakes up, and what of the sleeper's
         # delays it is in the wake-up.
         work = 4 * call + 2 * segment + 2 * SMALL / 1024 * values["copy-per-kib"]
-        wake_up = fitting.wake_ups(_round_trips(measured, path), work)
+        wake_up = fitting.wake_ups(_round_trips(measured, path, ALONE), work)
+        polled = _round_trips(measured, path, Echo(1, SMALL, spin=True))
+        turn = 3 * call + 2 * SMALL / 1024 * values["copy-per-kib"]
+        notice = max(_median(polled) / 2 - turn, 0.0) if polled else None
         woken = None
         if waker:
             # The write itself, the wake-up, and the call that slept returns.
             fitted = 2 * call + segment + fitting.middle(wake_up)
-            woken = (median(_median(run["wakes"]["delay_ns"]) for run in wakes), fitted)
-        return Calibrated(path, fit, wake_up, waker, woken, _stream(measured, path, fit))
+            woken = (median(_median(_longest(run)["delay_ns"]) for run in wakes), fitted)
+        return Calibrated(path, fit, wake_up, waker, woken, notice, _stream(measured, path, fit))
     except (KeyError, IndexError, TypeError) as error:
         raise MeasuringError(f"measurements of {path}: incomplete ({error!r})") from None
     except fitting.UnfitError as error:
@@ -68,8 +80,40 @@ def _waking_writes(runs: Sequence[Mapping[str, Any]]) -> list[tuple[float, int]]
     return [
         (float(value) - float(run["wakes"]["other_ns"]), int(count))
         for run in runs
-        for value, count in run["wakes"]["waking_ns"]
+        for value, count in _longest(run)["waking_ns"]
     ]
+
+
+def sleep_costs(
+    measured: Mapping[str, Any], path: str, found: Calibrated, idle_ns: float
+) -> tuple[float, float]:
+    """What a sleep of that length takes of the sleeper's and of the waker's processor time, in nanoseconds.
+
+    A sleep is from when nothing is left to do until the thread runs again. The shortest ones end before the
+    processor is asleep: no interrupt wakes it.
+    """
+    lengths, sleepers, wakers = [], [], []
+    runs = measured["wakes"][path]["runs"]
+    for place, last in enumerate(runs[0]["wakes"]["by_pause"]):
+        wakes = [run["wakes"]["by_pause"][place] for run in runs]
+        lengths.append(last["pause_ns"] + median(_median(wake["delay_ns"]) for wake in wakes))
+        writes = [
+            _median(wake["waking_ns"]) - run["wakes"]["other_ns"]
+            for wake, run in zip(wakes, runs, strict=True)
+        ]
+        wakers.append(max(median(writes), 0.0))
+        sleepers.append(median(wake["server_cpu_ns"] for wake in wakes))
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    at = [lengths[place] for place in order]
+    sleeper = np.interp(idle_ns, at, [sleepers[place] - sleepers[-1] for place in order])
+    waker = np.interp(idle_ns, at, [wakers[place] for place in order])
+    return max(found.sleep_ns + float(sleeper), 0.0), float(waker)
+
+
+def _longest(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Wakes after the longest pause, as in ping-pongs."""
+    found: Mapping[str, Any] = run["wakes"]["by_pause"][-1]
+    return found
 
 
 def _median(histogram: Sequence[tuple[int, int]]) -> float:
@@ -82,26 +126,35 @@ def _median(histogram: Sequence[tuple[int, int]]) -> float:
 
 
 def _observations(measured: Mapping[str, Any], path: str) -> list[Observation]:
+    """Of ping-pongs without polling."""
+    changes = 2 * interest_change_ns(measured, path)
     found = []
     for echo in measured["echoes"]:
-        for run in echo["paths"].get(path, {"runs": []})["runs"]:
-            waits, requests = run["waits"], max(run["requests"], 1)
-            for end in ("client", "server"):
-                asks = waits.get(f"{end}_asks")
-                if asks is None:
-                    continue
-                what = f"{echo['clients']} connections, {echo['size']} B, {end}, round {run['round']}"
-                cpu = run[f"{end}_cpu_s"] * 1e9 / requests
-                sleeps, clients = waits[f"{end}_sleeps"], echo["clients"]
-                found.append(Observation(what, asks, sleeps, echo["size"], cpu, clients))
+        kind, runs = Echo.of(echo), echo["paths"].get(path, {"runs": []})["runs"]
+        if kind.spin or not runs:
+            continue
+        run = counted(runs)
+        waits, requests = run["waits"], max(run["requests"], 1)
+        for end in ("client", "server"):
+            asks = waits.get(f"{end}_asks")
+            if asks is None:
+                continue
+            what = f"{kind.clients} connections, {kind.size} B, {end}, round {run['round']}"
+            cpu = run[f"{end}_cpu_s"] * 1e9 / requests
+            cpu -= changes * (kind.rewatch and end == "client")
+            found.append(Observation(what, asks, waits[f"{end}_sleeps"], kind.size, cpu, kind.clients))
     return found
 
 
-def _round_trips(measured: Mapping[str, Any], path: str) -> list[tuple[int, int]]:
-    """Of one connection, small messages, all rounds."""
-    alone = next(each for each in measured["echoes"] if (each["clients"], each["size"]) == (1, SMALL))
-    runs = alone["paths"][path]["runs"]
-    return [(int(value), int(count)) for run in runs for value, count in run["histogram_ns"]]
+def _round_trips(measured: Mapping[str, Any], path: str, kind: Echo) -> list[tuple[int, int]]:
+    """Of a ping-pong, without those that were interrupted: these are noise. None if the path has none."""
+    found = next((each for each in measured["echoes"] if Echo.of(each) == kind), None)
+    runs = found["paths"].get(path, {"runs": []})["runs"] if found else []
+    if not runs:
+        return []
+    trips = [(int(value), int(count)) for value, count in counted(runs)["histogram_ns"]]
+    most = INTERRUPTED * _median(trips)
+    return [(value, count) for value, count in trips if value <= most]
 
 
 def _stream(measured: Mapping[str, Any], path: str, fit: Fit) -> tuple[float, float] | None:
@@ -164,7 +217,12 @@ def stack(measured: Mapping[str, Any], found: Calibrated, interruptions: Noise |
     def add(name: str, value: str, why: str) -> None:
         lines.append(f"{name} = {{ value = {value}, source = {json.dumps(why)}, date = {date} }}")
 
-    add("spin", '"0ns"', "the measurements were made without spinning")
+    if found.notice_ns is None:
+        add("spin", '"0ns"', "no library polls on this path")
+    else:
+        add("spin", f'"{SPIN}"', "the longest that the library polls (docs/explanation/waiting.md)")
+        why = "netacc calibrate, shm: half of a ping-pong's round trip while both ends poll, less the work"
+        add("notice", f'"{round(found.notice_ns)}ns"', why)
     for name, value in found.fit.values.items():
         low, high = found.fit.intervals[name]
         doubt = "" if found.fit.identified(name) else "; not identified"
@@ -296,6 +354,7 @@ def rows(found: Sequence[Calibrated]) -> list[dict[str, Any]]:
             "waker_ns": each.waker and {"mean": each.waker.mean_ns, "median": each.waker.median_ns},
             "sleep_ns": each.sleep_ns,
             "woken_ns": each.woken,
+            "notice_ns": each.notice_ns,
         }
         for each in found
     ]
