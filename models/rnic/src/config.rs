@@ -24,9 +24,21 @@ choice! {
     }
 }
 
+choice! {
+    /// Whether the parts of a NIC work side by side.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Engines {
+        /// Each by itself: a NIC in hardware.
+        Separate = "separate",
+        /// All on one processor, in the order in which work arrives: a device in software.
+        Shared = "shared",
+    }
+}
+
 parameters! {
     /// Times that the NIC and the bus take. All are latency, except the two `*_packet` ones and the misses, which occupy the
-    /// transmit or receive engine and so bound packets per second.
+    /// transmit or receive engine and so bound packets per second. Where engines are [shared](Engines::Shared) all but `interrupt` occupy
+    /// their processor.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Costs {
         /// From the store to the doorbell until the NIC has seen it.
@@ -60,6 +72,9 @@ parameters! {
     pub struct NicConfig {
         /// Payload bytes of a full packet.
         mtu_bytes: u32 = 4096, at least 1;
+        /// Whether posting, sending, receiving and completing happen side by side, or one after the other on a processor that they
+        /// share: a device in software.
+        engines: Engines = Engines::Separate;
         /// How lost packets are sent again.
         recovery: Recovery = Recovery::GoBackN;
         /// Packets after which the requester asks for an acknowledgement. It always asks at the end of a message, when the

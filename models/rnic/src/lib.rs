@@ -30,6 +30,7 @@ mod command_queue;
 mod commands;
 mod config;
 mod control;
+mod engines;
 mod events;
 pub mod flows;
 pub mod network;
@@ -45,7 +46,7 @@ mod telemetry;
 mod transmit;
 
 pub use commands::{Command, CommandTimes};
-pub use config::{local_ack_timeout, Costs, NicConfig, Recovery};
+pub use config::{local_ack_timeout, Costs, Engines, NicConfig, Recovery};
 pub use events::Events;
 pub use nic::{ControlEvent, Counters, Nic, Placement, SendRequest, Target};
 pub use packet::{Body, Control, Datagram, NakReason, NodeId, Packet, Segment, Verb, Words};

@@ -11,6 +11,7 @@ use netacc_device::{
 
 use crate::cache::Cache;
 use crate::control::ControlPlane;
+use crate::engines::{Busy, Stage};
 use crate::packet::{Control, NodeId, Packet, Verb};
 use crate::qp::{Entry, Life, QueuePair, Table};
 use crate::requester::Posting;
@@ -151,7 +152,7 @@ pub struct Nic {
     pub(crate) urgent: VecDeque<Packet>,
     /// Packets that wait for the receive engine, and the time at which it will be done with each.
     pub(crate) receiving: VecDeque<(Instant, Packet)>,
-    pub(crate) receive_free_at: Instant,
+    pub(crate) busy: Busy,
     pub(crate) placements: VecDeque<Placement>,
     /// Queue pairs whose completions become visible, and when; none before the one in front.
     visible: VecDeque<(Instant, QueuePairId)>,
@@ -169,6 +170,7 @@ impl Nic {
         Nic {
             node,
             context_cache: Cache::new(config.context_cache),
+            busy: Busy::new(config.engines),
             region_cache: Cache::new(config.region_cache),
             config,
             qps: Table::default(),
@@ -182,7 +184,6 @@ impl Nic {
             staged: None,
             urgent: VecDeque::new(),
             receiving: VecDeque::new(),
-            receive_free_at: Instant::ZERO,
             placements: VecDeque::new(),
             visible: VecDeque::new(),
             commands_done_at: Instant::ZERO,
@@ -253,7 +254,7 @@ impl Nic {
         let costs = &self.config.costs;
         let fetch = if request.inline || request.len == 0 { Duration::ZERO } else { costs.payload_fetch };
         let qp = self.qps.get_mut(id).filter(|qp| qp.peer().is_some()).ok_or(PostError::Dead)?;
-        let ready_at = now.max(qp.deferred_until) + costs.doorbell + costs.request_fetch + fetch;
+        let posting_takes = costs.doorbell + costs.request_fetch + fetch;
         if request.len > self.config.max_message_bytes {
             return Err(PostError::Invalid);
         }
@@ -264,6 +265,7 @@ impl Nic {
         qp.unsignaled += 1;
         let releases = if request.signaled { std::mem::take(&mut qp.unsignaled) } else { 0 };
         let SendRequest { id: wr, verb, len, signaled, .. } = request;
+        let ready_at = self.busy.work(now.max(qp.deferred_until), Stage::Post, posting_takes);
         let posting = Posting { id: wr, verb, len, signaled, releases, ready_at };
         let message = qp.requester.post(posting, self.config.mtu_bytes);
         self.activate(id);
@@ -432,10 +434,10 @@ impl Nic {
         self.timers.push(Reverse((at, self.timer_count, timer)));
     }
 
-    /// Adds a completion, visible after `delay`; not before its predecessors, as they are polled in order.
-    pub(crate) fn complete(&mut self, id: QueuePairId, entry: (WorkCompletion, u32, u32), delay: Duration) {
+    /// Adds a completion, which takes `time` to become visible; not before its predecessors, as they are polled in order.
+    pub(crate) fn complete(&mut self, id: QueuePairId, entry: (WorkCompletion, u32, u32), time: Duration) {
         let Some(qp) = self.qps.get_mut(id) else { return };
-        let visible_at = self.now + delay;
+        let visible_at = self.busy.work(self.now, Stage::Complete, time);
         let (wc, send_slots, receive_slots) = entry;
         qp.completions.push_back(Entry { wc, visible_at, send_slots, receive_slots });
         self.visible.push_back((visible_at, id));

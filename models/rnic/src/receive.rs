@@ -5,6 +5,7 @@ use std::time::Duration;
 use netacc_device::{Completion, CompletionStatus, Instant, QueuePairId, RemoteKey, WorkCompletion};
 
 use crate::cache::region_key;
+use crate::engines::Stage;
 use crate::nic::Nic;
 use crate::packet::{Body, Control, NakReason, Packet, Segment, Verb};
 use crate::responder::{Arrival, Refused};
@@ -22,8 +23,8 @@ impl Nic {
             self.counters.receive_overflows += 1;
             return;
         }
-        let done = self.receive_free_at.max(now) + self.config.costs.receive_packet + self.lookup_cost(&packet);
-        self.receive_free_at = done;
+        let time = self.config.costs.receive_packet + self.lookup_cost(&packet);
+        let done = self.busy.work(now, Stage::Receive, time);
         self.receiving.push_back((done, packet));
         self.receive_due();
         self.start_transmit();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use netacc_device::{Instant, QueuePairId};
 
 use crate::cache::source_key;
+use crate::engines::Stage;
 use crate::nic::{Nic, Timer};
 use crate::packet::{Body, Control, Packet, Segment};
 use crate::qp::slot_of;
@@ -33,17 +34,12 @@ impl Nic {
         if self.staged.is_some() {
             return;
         }
-        let costs = &self.config.costs;
         if let Some(packet) = self.urgent.pop_front() {
-            self.staged = Some((self.now + costs.transmit_packet, packet));
-            return;
+            return self.stage(packet, Duration::ZERO);
         }
         while let Some(outcome) = self.control.poll(self.now, self.node) {
             match outcome {
-                Ok(packet) => {
-                    self.staged = Some((self.now + costs.transmit_packet, packet));
-                    return;
-                }
+                Ok(packet) => return self.stage(packet, Duration::ZERO),
                 Err(given_up) => {
                     if let Control::User { token } = given_up.content {
                         self.control_events.push_back(ControlEvent::GivenUp { to: given_up.to, token });
@@ -59,6 +55,12 @@ impl Nic {
                 }
             }
         }
+    }
+
+    /// The engine begins with a packet, and waits for `stall` besides.
+    fn stage(&mut self, packet: Packet, stall: Duration) {
+        let done = self.busy.work(self.now, Stage::Transmit, self.config.costs.transmit_packet + stall);
+        self.staged = Some((done, packet));
     }
 
     /// Stages the next packet of a queue pair whose turn it is. `false` if it has none now.
@@ -88,7 +90,7 @@ impl Nic {
         self.counters.data_sent += 1;
         self.counters.data_repeated += u64::from(again);
         let stall = self.context_cost(id) + self.source_cost(&segment, id);
-        self.staged = Some((self.now + self.config.costs.transmit_packet + stall, packet));
+        self.stage(packet, stall);
         self.watch_progress(id);
         self.activate(id);
         true

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use netacc_device::CompletionStatus;
 use netacc_rnic::network::SwitchConfig;
-use netacc_rnic::{Costs, NicConfig, RateConfig};
+use netacc_rnic::{Costs, Engines, NicConfig, RateConfig};
 
 use crate::pair::{direct, star, Bench, BYTE_PER_NS};
 
@@ -182,4 +182,57 @@ fn ties_keep_their_order() {
         let at = (n as u64 + 2) * packet + 2 * DELAY;
         assert_eq!(bench.seen(SENDERS, b).receives(), [(at, n as u32)]);
     }
+}
+
+/// A device in software: all stages take turns on one processor.
+fn in_software(posting: u64, transmit: u64, receive: u64, completion: u64) -> NicConfig {
+    let costs = Costs {
+        doorbell: Duration::from_nanos(posting),
+        transmit_packet: Duration::from_nanos(transmit),
+        receive_packet: Duration::from_nanos(receive),
+        completion: Duration::from_nanos(completion),
+        ..Costs::default()
+    };
+    NicConfig { engines: Engines::Shared, costs, ..config() }
+}
+
+// Breaks if a message that is alone does not take the sum of all stages at both ends and of the network: its completion is
+// written before it is acknowledged.
+#[test]
+fn one_message_of_shared_stages_takes_their_sum() {
+    let mut bench = Bench::new(&direct(DELAY), vec![in_software(100, 2_000, 30_000, 400_000); 2], 0);
+    let [a, b] = bench.connect(0, 1, 10);
+    bench.post_recv(1, b, 1);
+    bench.write(0, a, 11, 1000, 7);
+    bench.run();
+    let there = 100 + 2_000 + HEADERS + 1000 + DELAY + 30_000 + 400_000;
+    assert_eq!(bench.seen(1, b).receives(), [(there, 7)]);
+    let back = 2_000 + ACK + DELAY + 30_000 + 400_000;
+    assert_eq!(bench.seen(0, a).sends(), [(there + back, 7, CompletionStatus::Success)]);
+}
+
+// Breaks if any stage of a stream happens beside another one at its end: messages are as far apart as the sum of the stages at the
+// busier end, and with separate engines as the slowest stage.
+#[test]
+fn a_stream_is_as_fast_as_the_busier_end_s_stages_together() {
+    const MESSAGES: u64 = 50;
+    let idle = config();
+    let stream = |ends: [&NicConfig; 2]| {
+        let mut bench = Bench::new(&direct(0), ends.map(NicConfig::clone).to_vec(), 0);
+        let [a, b] = bench.connect(0, 1, 10);
+        bench.post_recv(1, b, MESSAGES as u32);
+        (0..MESSAGES as u32).for_each(|number| bench.write(0, a, 11, 100, number));
+        bench.run();
+        assert_eq!(bench.seen(0, a).sends().len() as u64, MESSAGES);
+        bench.seen(0, a).sends()[MESSAGES as usize - 1].0
+    };
+    let frame = HEADERS + 100;
+    // A sender posts, sends, takes an acknowledgement and completes: it never rests, as there is more of the last two.
+    let busy = in_software(300, 2_000, 5_000, 700);
+    assert_eq!(stream([&busy, &idle]), MESSAGES * (300 + 2_000 + 5_000 + 700));
+    // A receiver takes a packet, completes and acknowledges.
+    assert_eq!(stream([&idle, &busy]), frame + MESSAGES * (5_000 + 700 + 2_000) + ACK);
+    let separate = NicConfig { engines: Engines::Separate, ..busy };
+    assert_eq!(stream([&idle, &separate]), frame + MESSAGES * 5_000 + 2_000 + ACK);
+    assert_eq!(stream([&separate, &idle]), 300 + 2_000 + frame + ACK + MESSAGES * 5_000 + 700);
 }
