@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::tables::{NumberMap, QueueDepths, Refusal, StreamTable};
 use netacc_device::{Instant, QueuePairId};
@@ -100,6 +101,11 @@ impl Cluster {
     /// The counters of a host's NIC.
     pub fn counters(&self, host: HostId) -> Counters {
         self.with(|s| s.nic(host).counters())
+    }
+
+    /// The work that a host's NIC in software has got since the last call.
+    pub fn take_device_work(&self, host: HostId) -> Duration {
+        self.with(|s| s.nic(host).take_work())
     }
 
     /// Cuts the cable of a host, or repairs it.

@@ -28,11 +28,13 @@ pub(crate) struct Busy {
     engines: Engines,
     /// Of the receiving engine, or of the processor that all share.
     until: Instant,
+    /// Work of that processor since the last [`take_work`](Busy::take_work).
+    worked: Duration,
 }
 
 impl Busy {
     pub(crate) fn new(engines: Engines) -> Busy {
-        Busy { engines, until: Instant::ZERO }
+        Busy { engines, until: Instant::ZERO, worked: Duration::ZERO }
     }
 
     /// When work of a stage that arrives `now` is done. Separate engines take requests and completions side by side, and a packet
@@ -40,10 +42,22 @@ impl Busy {
     pub(crate) fn work(&mut self, now: Instant, stage: Stage, time: Duration) -> Instant {
         match (self.engines, stage) {
             (Engines::Separate, Stage::Post | Stage::Transmit | Stage::Complete) => now + time,
-            (Engines::Separate, Stage::Receive) | (Engines::Shared, _) => {
-                self.until = self.until.max(now) + time;
-                self.until
+            (Engines::Separate, Stage::Receive) => self.queue(now, time),
+            (Engines::Shared, _) => {
+                self.worked += time;
+                self.queue(now, time)
             }
         }
+    }
+
+    /// Work that begins when what is before it is done.
+    fn queue(&mut self, now: Instant, time: Duration) -> Instant {
+        self.until = self.until.max(now) + time;
+        self.until
+    }
+
+    /// Takes the work of a processor that all share.
+    pub(crate) fn take_work(&mut self) -> Duration {
+        std::mem::take(&mut self.worked)
     }
 }

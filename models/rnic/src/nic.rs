@@ -202,6 +202,12 @@ impl Nic {
         &self.config
     }
 
+    /// Takes the time of the work that has come since the last call, where [engines are shared](crate::Engines::Shared): on a host
+    /// whose one processor does that, too, programs wait for it.
+    pub fn take_work(&mut self) -> Duration {
+        self.busy.take_work()
+    }
+
     /// Counts of packets and events so far.
     pub fn counters(&self) -> Counters {
         self.counters

@@ -15,7 +15,7 @@ use netacc_proto::Role;
 use crate::config::Tcp;
 use crate::process::{Chunk, Direction, End};
 use crate::stages::Underway;
-use crate::workload::{Conversation, Source};
+use crate::workload::{Calls, Conversation, Source};
 
 /// A request that was made and not answered.
 pub(crate) struct Exchange {
@@ -96,6 +96,8 @@ pub(crate) struct Connection {
     pub(crate) was_linked: bool,
     /// It asks for links. Else it stays on TCP.
     pub(crate) promoted: bool,
+    /// What each of its calls moves.
+    pub(crate) calls: Calls,
     /// The costs of its calls, if they are others than its hosts'.
     pub(crate) costs: Option<Arc<ProcessorConfig>>,
     /// When its client asks for a link.
@@ -158,7 +160,7 @@ impl Connection {
         self.exchanges.is_empty() && self.source.is_over()
     }
 
-    /// Makes the requests that are due.
+    /// Makes the requests that are due, as far as the next call takes them.
     pub(crate) fn make_requests(&mut self, now: Instant) {
         while let Some(request) = self.source.take(now) {
             self.ends[0] += u64::from(request.request_bytes);
@@ -172,7 +174,27 @@ impl Connection {
                 request_end: self.ends[0],
                 response_end: self.ends[1],
             });
+            if self.calls == Calls::Single {
+                return;
+            }
         }
+    }
+
+    /// The position up to which a side's next call reads.
+    fn readable_until(&self, side: usize) -> u64 {
+        if self.calls == Calls::Joined {
+            return u64::MAX;
+        }
+        let next = match side {
+            0 => self.exchanges.front().map(|exchange| exchange.response_end),
+            _ => self.exchanges.get(self.served).map(|exchange| exchange.request_end),
+        };
+        next.unwrap_or(self.directions[1 - side].read)
+    }
+
+    /// Whether the last call of a side has left something for another one: bytes that came, or a request that is due.
+    pub(crate) fn has_more(&self, side: usize, unread: u64, now: Instant) -> bool {
+        self.calls == Calls::Single && (unread > 0 || side == 0 && self.source.due().is_some_and(|due| due <= now))
     }
 
     /// Where the response ends to the last request that the server has all of.
@@ -202,11 +224,12 @@ impl Connection {
         self.sockets[side].as_ref().map(|socket| socket.cell.lock(endpoint).proto().positions().0)
     }
 
-    /// A side reads all available bytes.
+    /// A side reads the available bytes, as far as one call takes them.
     pub(crate) fn read(&mut self, endpoint: &Endpoint, side: usize, call: (Instant, &mut Chunk)) -> Result<(), u64> {
+        let until = self.readable_until(side);
         let Some(socket) = &mut self.sockets[side] else { return Ok(()) };
         let mut end = End { endpoint, cell: &socket.cell, anchor: &mut socket.anchor };
-        self.directions[1 - side].read(&mut end, self.salt + 1 - side as u64, call)
+        self.directions[1 - side].read(&mut end, self.salt + 1 - side as u64, until, call)
     }
 
     /// A side writes up to position `until`, as far as there is room.
@@ -219,6 +242,7 @@ impl Connection {
 
     /// The actions of an end that has so many unread bytes, as far as they can be predicted.
     pub(crate) fn expect(&self, side: usize, unread: u64) -> Moves {
+        let unread = unread.min(self.readable_until(side) - self.directions[1 - side].read);
         let read = self.directions[1 - side].read + unread;
         if side == 0 {
             let served = self.exchanges.iter().take_while(|e| e.response_end <= read).count() as u32;
@@ -283,6 +307,7 @@ pub(crate) fn connect(
         answers: 0,
         was_linked: false,
         promoted: conversation.promoted,
+        calls: conversation.calls,
         costs: conversation.costs.clone(),
         attempts: PromotionAttempts::new(promote_after),
         was_used: [false; 2],

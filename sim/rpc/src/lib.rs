@@ -43,4 +43,6 @@ pub use plain::run_plain;
 pub use process::{Broken, StackConfig};
 pub use run::Run;
 pub use stages::TracedMessage;
-pub use workload::{Arrival, Conversation, Dependent, Pause, Received, Recorded, SizeBin, Sizes, Transport, Verb};
+pub use workload::{
+    Arrival, Calls, Conversation, Dependent, Pause, Received, Recorded, SizeBin, Sizes, Transport, Verb,
+};

@@ -218,15 +218,20 @@ impl Direction {
         }
     }
 
-    /// Reads what there is.
+    /// Reads what there is, up to position `until`.
     pub(crate) fn read(
         &mut self,
         end: &mut End<'_>,
         salt: u64,
+        until: u64,
         (now, chunk): (Instant, &mut Chunk),
     ) -> Result<(), u64> {
-        let bytes = &mut chunk.0[..];
         loop {
+            let most = (until - self.read).min(CHUNK as u64) as usize;
+            if most == 0 {
+                return Ok(());
+            }
+            let bytes = &mut chunk.0[..most];
             let count = end.receive(bytes, now);
             if let Some(position) = mismatch(salt, self.read, &bytes[..count]) {
                 return Err(position);

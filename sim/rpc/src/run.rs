@@ -9,7 +9,7 @@ use netacc_device::{DeviceError, Instant};
 use netacc_driver::Endpoint;
 use netacc_host::{ProcessorConfig, Usage};
 use netacc_modelled::{Cluster, HostConfig, HostId, Interrupts, TcpWires};
-use netacc_rnic::Counters;
+use netacc_rnic::{Counters, Engines};
 use slab::Slab;
 
 use crate::config::{RunConfig, Tcp};
@@ -52,6 +52,8 @@ pub(crate) enum Due {
 pub(crate) struct HostState {
     /// `None` where calls take no time.
     pub(crate) threads: Option<HostThreads>,
+    /// The one core is also the processor of the host's device.
+    pub(crate) has_device_on_core: bool,
     /// Connections of the process that it has not closed.
     pub(crate) connections: u32,
     /// When making links begins to take the processors' time.
@@ -71,8 +73,10 @@ pub(crate) struct HostState {
 
 impl HostState {
     fn new(of: &HostConfig, ready: Arc<ReadyStreams>) -> HostState {
+        let has_one_core = of.processor.as_ref().is_some_and(|processor| processor.cores == 1);
         HostState {
             threads: of.processor.clone().map(HostThreads::new),
+            has_device_on_core: has_one_core && of.nic.engines == Engines::Shared,
             connections: 0,
             links_cost_from: of.commands_from,
             interrupts: of.interrupts,

@@ -91,6 +91,7 @@ impl Run {
     pub fn handle_packet(&mut self, host: u32, now: Instant, packet: Packet) {
         if (host as usize) < self.endpoints.len() {
             let mut news = self.cluster.handle_packet(HostId(host), now, packet);
+            self.charge_device(host as usize, now);
             if matches!(packet.body, Body::Datagram(_)) {
                 self.receive_datagram(host as usize, packet, now);
                 news = self.cluster.news(HostId(host)).1;
@@ -103,7 +104,19 @@ impl Run {
     pub fn handle_timer(&mut self, host: u32, now: Instant) {
         if (host as usize) < self.endpoints.len() {
             let news = self.cluster.handle_timer(HostId(host), now);
+            self.charge_device(host as usize, now);
             self.turn_after(host, now, news);
+        }
+    }
+
+    /// The work that a device in software has got takes the core from the threads: before whatever they do next.
+    pub(crate) fn charge_device(&mut self, host: usize, now: Instant) {
+        if !self.hosts[host].has_device_on_core {
+            return;
+        }
+        let time = self.cluster.take_device_work(HostId(host as u32));
+        if let Some(threads) = self.hosts[host].threads.as_mut().filter(|_| !time.is_zero()) {
+            threads.processors.softirq(now, 0, time);
         }
     }
 
@@ -129,7 +142,9 @@ impl Run {
         if let Some(datagram) = self.poll_datagram(index, true, now) {
             return Some(datagram);
         }
-        match self.cluster.poll_transmit(HostId(host), now) {
+        let packet = self.cluster.poll_transmit(HostId(host), now);
+        self.charge_device(index, now);
+        match packet {
             Some(packet) => {
                 self.record_turn(index);
                 Some(packet)
@@ -197,6 +212,7 @@ impl Run {
         let mut peers = Vec::new();
         for _ in 0..MAX_POLLS {
             self.run_endpoint(host, now);
+            self.charge_device(host, now);
             self.trace_posts(host, now);
             let mut ready = self.hosts[host].ready.take();
             self.poll_verbs(host, now);
@@ -312,6 +328,17 @@ impl Run {
                 _ => self.answer(number, host, now),
             }
             self.close_if_over(number, side, now);
+        }
+        self.plan_next_call(number, host, side, now);
+    }
+
+    /// An end whose calls move one message each has more to do: it has another turn.
+    fn plan_next_call(&mut self, number: usize, host: usize, side: usize, now: Instant) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let unread = connection.end(&self.endpoints[host], side).map_or(0, |end| end.unread());
+        if connection.has_more(side, unread, now) {
+            self.hosts[host].ready.renew(number as u32);
+            self.nudge(host);
         }
     }
 

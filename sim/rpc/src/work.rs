@@ -25,6 +25,7 @@ impl Run {
             let Some(threads) = &mut self.hosts[host].threads else { return };
             if let Some((thread, job)) = threads.poll_done(now) {
                 let work = self.finish(host, &job, now);
+                self.charge_device(host, now);
                 let costs = self.costs_of(job.step.of);
                 if let Some(threads) = &mut self.hosts[host].threads {
                     threads.charge(now, thread, &job, &work, costs.as_deref());

@@ -175,6 +175,16 @@ pub enum Verb {
     Send,
 }
 
+/// What one call of a program moves on a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Calls {
+    /// All that there is: requests that are made or read together are written or answered by one call.
+    #[default]
+    Joined,
+    /// One message.
+    Single,
+}
+
 /// A client that asks a server, on one connection that lasts, on many short ones, or by datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conversation {
@@ -182,6 +192,8 @@ pub struct Conversation {
     pub transport: Transport,
     /// Whether its connections are promoted. If not, they stay on TCP.
     pub promoted: bool,
+    /// What its programs' calls move, on connections.
+    pub calls: Calls,
     /// The costs of its calls, if they are others than its hosts': it is on another stack.
     pub costs: Option<Arc<ProcessorConfig>>,
     /// Host of the client.
@@ -233,6 +245,7 @@ impl Conversation {
         Some(Conversation {
             transport: Transport::Stream,
             promoted: true,
+            calls: Calls::default(),
             costs: None,
             client,
             server,

@@ -10,7 +10,7 @@ use netacc_modelled::HostConfig;
 use netacc_rpc::{Conversation, Dependent, Received, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp, Transport};
 
 use crate::scenario::{
-    self, Arrival, Datagrams, Group, Loop, Pause, Scenario, ScenarioError, SizeBin, Stack, Verb, Verbs,
+    self, Arrival, Calls, Datagrams, Group, Loop, Pause, Scenario, ScenarioError, SizeBin, Stack, Verb, Verbs,
 };
 
 impl Scenario {
@@ -111,6 +111,7 @@ impl Scenario {
                 to.push(Conversation {
                     transport: transport(group),
                     promoted: group.promote,
+                    calls: calls(group.calls),
                     costs: costs.clone(),
                     client: client.client,
                     server: client.server,
@@ -148,6 +149,13 @@ fn transport(group: &Group) -> Transport {
         }
         (None, Some(datagrams)) => Transport::Datagrams { answered: datagrams == Datagrams::Answered },
         (None, None) => Transport::Stream,
+    }
+}
+
+fn calls(calls: Calls) -> netacc_rpc::Calls {
+    match calls {
+        Calls::Joined => netacc_rpc::Calls::Joined,
+        Calls::Single => netacc_rpc::Calls::Single,
     }
 }
 

@@ -145,6 +145,9 @@ pub struct Group {
     pub clients: Vec<Client>,
     /// They are promoted. If not, they stay on TCP.
     pub promote: bool,
+    /// What each of its calls moves, where connections carry requests.
+    #[serde(default)]
+    pub calls: Calls,
     /// The costs of its calls, if they are others than the hosts': it is on another stack.
     pub costs: Option<ProcessorConfig>,
     /// Lengths of requests.
@@ -180,6 +183,17 @@ pub struct Group {
     pub cold_service_ns: u64,
     /// The same of the client's.
     pub client_cold_service_ns: u64,
+}
+
+/// What one call moves on a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Calls {
+    /// All that there is.
+    #[default]
+    Joined,
+    /// One message.
+    Single,
 }
 
 /// How a server treats datagrams.

@@ -270,6 +270,11 @@ class Workload(Strict):
         default="closed", description="of requests; short-connections: of connections"
     )
     depth: Count = Field(default=1, description="closed: requests unanswered at a time")
+    calls: Literal["joined", "single"] = Field(
+        default="joined",
+        description="what a call moves where several requests are unanswered: joined, all that wait at an "
+        "end (redis-benchmark with a pipeline); single, one message (`netacc lat`)",
+    )
     think: Duration = Field(
         default=0, description="closed: mean pause after an answer; short-connections: after a close"
     )

@@ -41,6 +41,11 @@ FORMAT = 6
 
 Resolved = dict[str, Any]
 
+#: Values of a device that it has because it is a chip behind a bus.
+HARDWARE = (
+    *("request_fetch", "payload_fetch", "placement"),
+    *("context_cache", "region_cache", "context_miss", "region_miss"),
+)
 
 _ONE_BYTE = [{"weight": 1, "min_bytes": 1, "max_bytes": 1}]
 #: Of groups whose messages have their own lengths and times.
@@ -228,7 +233,17 @@ def _parts(scenario: Scenario, graph: Graph, file: Path) -> tuple[list[int], lis
 
 def _device(device: DeviceValues, scenario: Scenario, file: Path) -> Resolved:
     rate_control.check(device, scenario, file)
+    _check_engines(device, file)
     return declared.resolved("device", device)
+
+
+def _check_engines(device: DeviceValues, file: Path) -> None:
+    """A device in software copies itself as it takes a packet, and has neither a bus nor a chip's caches."""
+    if device.engines == "shared":
+        for name in HARDWARE:
+            if getattr(device, name):
+                text = "must be left out: with engines = shared the device is in software"
+                raise refuse(file, f"device.{name.replace('_', '-')}", text)
 
 
 def _kind(workload: Workload, scenario: Scenario) -> StackKind:
@@ -412,6 +427,7 @@ def _group(
         "datagrams": datagrams,
         "verbs": _verbs(workload, key, file),
         "arrival": _arrival(workload, key, file),
+        "calls": _calls(workload, key, file),
         # All at once for an incast; else apart, as nothing in reality begins at one instant.
         "start_ns": workload.start + (measure.warmup if incast else 0),
         "start_spread_ns": 0 if incast else max(measure.warmup - workload.start, 0) // 2,
@@ -581,6 +597,19 @@ def _arrival(workload: Workload, key: str, file: Path) -> Resolved:
         raise refuse(file, f"{key}.rate", "is missing: open arrivals need it")
     interval = max(workload.connections * 10**12 // workload.rate, 1)
     return {"kind": "open", "interval": {"mean_ns": interval, "exponential": exponential}}
+
+
+def _calls(workload: Workload, key: str, file: Path) -> str:
+    if workload.calls == "single":
+        if workload.kind in ("datagrams", "verbs"):
+            raise refuse(file, f"{key}.calls", f"has no effect: each message of {workload.kind} has its call")
+        several = workload.depth > 1 or workload.arrival == "open"
+        if workload.kind == "short-connections" or not (
+            several or workload.kind in ("streaming", "trace-replay")
+        ):
+            text = "has no effect: there is one request at a time on a connection"
+            raise refuse(file, f"{key}.calls", text)
+    return workload.calls
 
 
 def _trace(workload: Workload, key: str, file: Path) -> list[tuple[int, int, int]]:
