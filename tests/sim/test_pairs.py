@@ -26,8 +26,15 @@ SIZES = (64, 256, 1024, 4096, 16384, 65536)
 PATHS = ("write", "message", "send")
 
 
+#: Devices in software and in hardware.
+NAMES = {"shared": "rxe0", "separate": "erdma_0"}
+
+
 def costs(
-    device: str = "rxe0", cpu: str = "QEMU TCG CPU version 2.5+", known: dict[str, float] = KNOWN
+    device: str = "rxe0",
+    cpu: str = "QEMU TCG CPU version 2.5+",
+    known: dict[str, float] = KNOWN,
+    engines: devices.Engines = "shared",
 ) -> dict[str, Any]:
     """What `netacc lat --costs` would print of two hosts with known costs."""
 
@@ -42,13 +49,14 @@ def costs(
     echoes = []
     for size in SIZES:
         for path in PATHS:
-            half = devices.half_round_trip(size, path, MTU, known)
+            half = devices.half_round_trip(size, path, MTU, known, engines)
             echoes.append({"path": path, "size": size} | of(half))
-        half = devices.half_round_trip(size, "message", MTU, known) + 3 * CALL + 2 * size / 1024 * COPY
+        half = devices.half_round_trip(size, "message", MTU, known, engines)
+        half += 3 * CALL + 2 * size / 1024 * COPY
         echoes.append({"path": "stack", "size": size} | of(half, 1.0))
     rates = []
     for size in (64, 1024, 4096, 16384, 65536):
-        seconds = 100 * devices.between(size, "write", MTU, known) / 1e9
+        seconds = 100 * devices.between(size, "write", MTU, known, engines) / 1e9
         rates.append(
             {"path": "write", "size": size, "depth": 16, "rounds": [{"messages": 100, "seconds": seconds}]}
         )
@@ -75,7 +83,7 @@ def costs(
         "machine": machine,
         "device": {"name": device, "mtu": MTU},
         "commands": commands,
-        "post": [[12_000, 5]],
+        "post": [[round(known["base"] + known["packet"]), 5]],
         "echoes": echoes,
         "rates": rates,
         "others": 0.02,
@@ -88,9 +96,10 @@ def measured(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cpu", ["QEMU TCG CPU version 2.5+", "AMD EPYC"])
-def test_fits_find_known_costs(cpu: str) -> None:
+@pytest.mark.parametrize("engines", NAMES)
+def test_fits_find_known_costs(cpu: str, engines: devices.Engines) -> None:
     """Breaks if a cost is charged for another message than in the model, or a median is no median."""
-    found = pairs.calibrated(measured(costs(cpu=cpu)))
+    found = pairs.calibrated(measured(costs(NAMES[engines], cpu, engines=engines)))
     for name, value in KNOWN.items():
         assert found.device.values[name] == pytest.approx(value, rel=0.01), found.device.values
         assert found.device.identified(name)
@@ -103,7 +112,7 @@ def test_fits_find_known_costs(cpu: str) -> None:
 def test_a_packet_s_cost_is_found_where_the_wire_sets_the_pace() -> None:
     """Breaks if a fast device's packets count as costing anything that leaves its round trips as they are."""
     known = {"base": 6_000.0, "completion": 400.0, "packet": 120.0, "byte": 0.32}
-    found = pairs.calibrated(measured(costs(known=known)))
+    found = pairs.calibrated(measured(costs(NAMES["separate"], known=known, engines="separate")))
     for name, value in known.items():
         assert found.device.values[name] == pytest.approx(value, rel=0.03), found.device.values
         assert found.device.identified(name)
@@ -127,6 +136,8 @@ def test_the_profiles_can_be_read_and_their_scenario_run(tmp_path: Path) -> None
     out = tmp_path / "out"
     assert main(["--from", str(kept), "--output", str(out)]) == 0
     device = profiles.load("device", "device.toml", out / "pair.toml")
+    assert device.values["engines"].value == "shared"
+    assert "rxe0 is a driver" in device.values["engines"].source
     assert "software" in device.what and "emulated" in device.what
     assert device.values["create-queue-pair"].value == "200000ns"
     # Of a connection of 1 ms without two queue pairs of 0.2 ms.
@@ -136,25 +147,45 @@ def test_the_profiles_can_be_read_and_their_scenario_run(tmp_path: Path) -> None
     pair = tomllib.loads((out / "pair.toml").read_text())
     tables = {name: pair[name] for name in ("topology", "device", "host", "stack", "workload", "measure")}
     half = mean(simulate(out, **tables), "echo", "p50_ns") / 2
-    expected = devices.half_round_trip(64, "message", MTU, KNOWN) + 3 * CALL + 2 * 64 / 1024 * COPY
+    expected = devices.half_round_trip(64, "message", MTU, KNOWN, "shared") + 3 * CALL + 2 * 64 / 1024 * COPY
     assert half == pytest.approx(expected, rel=0.01)
 
 
 def test_hardware_is_not_called_emulated() -> None:
     """Breaks if a profile of a true device warns of emulation, which its reader would then distrust."""
-    found = pairs.calibrated(measured(costs(device="erdma_0", cpu="AMD EPYC")))
+    found = pairs.calibrated(measured(costs("erdma_0", "AMD EPYC", engines="separate")))
     assert pairs.where(found) == "erdma_0, between two hosts: 1 cores of AMD EPYC, Linux 6.1"
+
+
+def test_a_device_whose_stream_is_slower_than_its_round_trips_is_in_software() -> None:
+    """Breaks if such a device is taken for one whose parts work side by side, or its profile hides why."""
+    found = pairs.calibrated(measured(costs("unknown0", engines="shared")))
+    assert found.in_software is None, "its stream is as fast as its round trips: by nothing else is it known"
+    known = KNOWN | {"completion": 60_000.0}
+    found = pairs.calibrated(measured(costs("unknown0", known=known, engines="shared")))
+    assert found.device.values["completion"] == pytest.approx(60_000, rel=0.01)
+    assert "a device in software" in pairs.where(found)
+    assert "108,000 ns of a stream" in pairs.device_profile(found)
 
 
 @pytest.mark.parametrize("size", [64, 1024, 4096, 65536])
 @pytest.mark.parametrize("verb", ["write", "send"])
-def test_the_simulator_takes_what_the_fit_assumes(tmp_path: Path, verb: str, size: int) -> None:
+@pytest.mark.parametrize("engines", NAMES)
+def test_the_simulator_takes_what_the_fit_assumes(
+    tmp_path: Path, engines: devices.Engines, verb: str, size: int
+) -> None:
     """Breaks if the closed form of the fit and the simulated device are two models."""
     values = KNOWN
+    hardware = {"doorbell": "12000ns", "placement": f"{values['base'] - 12_000}ns"}
+    software = {
+        "engines": "shared",
+        "doorbell": f"{values['base']}ns",
+        "ack-interval": 64,
+        "max-in-flight": 1024,
+    }
     device = {
         "mtu": f"{MTU}B",
-        "doorbell": "12000ns",
-        "placement": f"{values['base'] - 12_000}ns",
+        **(software if engines == "shared" else hardware),
         "completion": f"{values['completion']}ns",
         "transmit-packet": f"{values['packet']}ns",
         "receive-packet": f"{values['packet']}ns",
@@ -164,11 +195,11 @@ def test_the_simulator_takes_what_the_fit_assumes(tmp_path: Path, verb: str, siz
     load = {"name": "load", "kind": "verbs", "verb": verb, "clients": 1, "request": f"{size}B"}
     echo = load | {"response": f"{size}B"}
     point = simulate(tmp_path, topology=topology, device=device, workload=[echo], measure=measure)
-    half = devices.half_round_trip(size, verb, MTU, values)
+    half = devices.half_round_trip(size, verb, MTU, values, engines)
     assert mean(point, "load", "p50_ns") / 2 == pytest.approx(half, rel=0.01)
     many = load | {"depth": 16}
     point = simulate(tmp_path, topology=topology, device=device, workload=[many], measure=measure)
-    each = devices.between(size, verb, MTU, values)
+    each = devices.between(size, verb, MTU, values, engines)
     assert 1e9 / mean(point, "load", "answered_per_s") == pytest.approx(each, rel=0.02)
 
 

@@ -5,8 +5,15 @@ the receiving engine, one packet after the other in each, and a message has a fi
 
     half round trip = base + (completion, if the receiver polls one) + the message's packets in turn
 
-`packet` is the time of either engine: no message tells the two apart, as the slower one sets the pace. The
-library adds `CALLS` calls to a half round trip, and a copy at each end. Fits weigh relative errors alike.
+`packet` is the time of either engine: no message tells the two apart, as the slower one sets the pace.
+
+A device in software has no engines. All of its work takes turns on one processor: `base` is the work of a
+post, whose call makes the first packet, too, and a message costs its receiver an acknowledgement besides,
+which is a packet. So a stream is slower than that of a device in hardware with the same round trips:
+
+    between two messages = base + the message's packets + the packet of its acknowledgement + completion
+
+The library adds `CALLS` calls to a half round trip, and a copy at each end. Fits weigh relative errors alike.
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import optimize, stats
@@ -23,6 +30,8 @@ from netacc_lab.calibration.fitting import CONFIDENCE, Array, Fit, UnfitError
 
 #: A frame without its payload: preamble, gap and Ethernet 38, IP and UDP 28, BTH and ICRC 16.
 FRAME = 82
+#: An acknowledgement without a payload: a frame, and AETH.
+ACKNOWLEDGEMENT = FRAME + 4
 #: More in the first packet of a message: RETH of a write, and an immediate.
 HEADERS = {"write": 16, "message": 20, "send": 0}
 #: The sizes of messages that are fitted on; all others are predictions.
@@ -33,6 +42,8 @@ FITTED_STREAMS = (64, 65536)
 #: Calls of the library in half of a round trip while both ends spin: its sender writes, and its receiver
 #: looks for what is ready and reads.
 CALLS = 3
+#: Whether the parts of a device work side by side (hardware), or take turns on a processor (software).
+Engines = Literal["separate", "shared"]
 #: The parameters of a device's fit.
 DEVICE = ("base", "completion", "packet", "byte")
 
@@ -50,6 +61,10 @@ class Message:
     ns: float
 
 
+#: A call that posts, while nothing else is in flight: a message of this path.
+POST = "post"
+
+
 def is_fitted(message: Message) -> bool:
     """Whether costs are fitted on such a message."""
     return message.size in (FITTED_STREAMS if message.streamed else FITTED_SIZES)
@@ -62,39 +77,59 @@ def packets(size: int, path: str, mtu: int) -> list[int]:
     return [FRAME + payload + (HEADERS[path] if first == 0 else 0) for first, payload in enumerate(payloads)]
 
 
-def half_round_trip(size: int, path: str, mtu: int, values: Mapping[str, float]) -> float:
+def half_round_trip(
+    size: int, path: str, mtu: int, values: Mapping[str, float], engines: Engines = "separate"
+) -> float:
     """Of a message alone, by the costs of `DEVICE`."""
     packet, byte = values["packet"], values["byte"]
-    sent = wired = received = 0.0
-    for length in packets(size, path, mtu):
+    polled = 0.0 if path == "write" else values["completion"]
+    lengths = packets(size, path, mtu)
+    if engines == "shared":
+        # As the answer is posted, the acknowledgement of what it answers is on the way to its receiver, who
+        # takes that first, and completes what it has sent.
+        busy = ACKNOWLEDGEMENT * byte + packet + values["completion"]
+        received = _received(lengths, packet, byte, values["base"], busy)
+        return received + polled + packet
+    # The acknowledgement of what was received is sent before the answer.
+    return _received(lengths, packet, byte, 0.0, 0.0) + max(values["base"] + polled, packet)
+
+
+def _received(lengths: Sequence[int], packet: float, byte: float, posted: float, busy: float) -> float:
+    """When the receiver is done with all packets: it is busy before, as the sender is with the post."""
+    sent, wired, received = posted, 0.0, busy
+    for length in lengths:
         sent += packet
         wired = max(wired, sent) + length * byte
         received = max(received, wired) + packet
-    # The acknowledgement of what was received is sent before the answer.
-    rest = values["base"] + (0.0 if path == "write" else values["completion"])
-    return received + max(rest, packet)
+    return received
 
 
-def between(size: int, path: str, mtu: int, values: Mapping[str, float]) -> float:
+def between(
+    size: int, path: str, mtu: int, values: Mapping[str, float], engines: Engines = "separate"
+) -> float:
     """The time between two of many messages in flight."""
     lengths = packets(size, path, mtu)
-    return max(len(lengths) * values["packet"], sum(lengths) * values["byte"])
+    work = len(lengths) * values["packet"]
+    if engines == "shared":
+        work += values["base"] + values["packet"] + values["completion"]
+    return max(work, sum(lengths) * values["byte"])
 
 
-def predicted(message: Message, mtu: int, values: Mapping[str, float]) -> float:
+def predicted(message: Message, mtu: int, values: Mapping[str, float], engines: Engines) -> float:
     """What the costs make of a measurement."""
-    if message.streamed:
-        return between(message.size, message.path, mtu, values)
-    return half_round_trip(message.size, message.path, mtu, values)
+    if message.path == POST:
+        return values["base"] + values["packet"]
+    of = between if message.streamed else half_round_trip
+    return of(message.size, message.path, mtu, values, engines)
 
 
-def device(messages: Sequence[Message], mtu: int) -> Fit:
+def device(messages: Sequence[Message], mtu: int, engines: Engines) -> Fit:
     """The costs of a device."""
     times = _times(messages, len(DEVICE))
 
     def model(_: Array, *given: float) -> Array:
         values = dict(zip(DEVICE, given, strict=True))
-        return np.array([predicted(message, mtu, values) for message in messages])
+        return np.array([predicted(message, mtu, values, engines) for message in messages])
 
     least = float(times.min())
     longest = max(messages, key=lambda message: message.size)
@@ -103,11 +138,13 @@ def device(messages: Sequence[Message], mtu: int) -> Fit:
     return _fit(model, DEVICE, np.zeros(len(messages)), times, messages, start)
 
 
-def library(messages: Sequence[Message], mtu: int, of_device: Mapping[str, float]) -> Fit:
+def library(messages: Sequence[Message], mtu: int, of_device: Mapping[str, float], engines: Engines) -> Fit:
     """What the library adds, on a device of known costs: a call, and a copied KiB."""
     names = ("library-call", "copy-per-kib")
     times = _times(messages, len(names))
-    alone = np.array([half_round_trip(message.size, "message", mtu, of_device) for message in messages])
+    alone = np.array(
+        [half_round_trip(message.size, "message", mtu, of_device, engines) for message in messages]
+    )
     sizes = np.array([message.size / 1024 for message in messages])
 
     def model(_: Array, call: float, copy: float) -> Array:

@@ -20,6 +20,10 @@ from netacc_lab.calibration.measuring import MeasuringError
 
 #: Of devices in software.
 SOFTWARE = ("rxe", "siw")
+#: Packets of a message after which SoftRoCE wants an acknowledgement, beside the one at its end.
+ACKNOWLEDGED = 64
+#: Packets of 16 messages of 64 KiB, at an MTU of 1024 bytes.
+IN_FLIGHT = 1024
 #: A wire whose bytes take no time that could be seen, in bits a second.
 FASTEST = 1_000_000_000_000
 #: The share of a connection's bytes on its link from which on a measurement is of links. Arbitrary.
@@ -46,6 +50,8 @@ class Pair:
 
     costs: Mapping[str, Any]
     times: Times
+    #: Why its stages share a processor, of a device in software.
+    in_software: str | None
     device: Fit
     library: Fit
     registration: Fit
@@ -66,18 +72,47 @@ def calibrated(measured: Mapping[str, Any]) -> Pair:
     try:
         costs = measured["costs"]
         mtu = int(costs["device"].get("mtu") or LEAST_MTU)
-        device = devices.device([message for message in raw(costs) if devices.is_fitted(message)], mtu)
+        times, in_software = _times(costs), _in_software(costs)
+        messages = [message for message in raw(costs) if devices.is_fitted(message)]
+        if in_software:
+            messages.append(_post(costs))
+        device = devices.device(messages, mtu, engines(in_software))
         echoes = [
             message for message in stack(costs) if message.size in FITTED_SIZES and not message.streamed
         ]
-        library = devices.library(echoes, mtu, device.values)
-        return Pair(
-            costs, _times(costs), device, library, devices.registration(costs["commands"]["register"])
-        )
+        library = devices.library(echoes, mtu, device.values, engines(in_software))
+        registration = devices.registration(costs["commands"]["register"])
+        return Pair(costs, times, in_software, device, library, registration)
     except (KeyError, IndexError, TypeError) as error:
         raise MeasuringError(f"measurements of two hosts: incomplete ({error!r})") from None
     except UnfitError as error:
         raise MeasuringError(f"measurements of two hosts: {error}") from None
+
+
+def engines(in_software: str | None) -> devices.Engines:
+    """As `device.engines` of a scenario."""
+    return "shared" if in_software else "separate"
+
+
+def _in_software(costs: Mapping[str, Any]) -> str | None:
+    """Why the parts of a device cannot work side by side, if they cannot."""
+    name = str(costs["device"]["name"])
+    if name.startswith(SOFTWARE):
+        return f"{name} is a driver that works on the host's processor"
+    smallest = FITTED_SIZES[0]
+    alone = next((m for m in _echoes(costs, ["write"]) if m.size == smallest), None)
+    streamed = next((m for m in _rates(costs, "write", "write") if m.size == smallest), None)
+    if alone is None or streamed is None or streamed.ns <= alone.ns:
+        return None
+    return (
+        f"a write of {smallest} B takes {streamed.ns:,.0f} ns of a stream, and {alone.ns:,.0f} ns of half a "
+        "round trip: parts that work side by side are never slower in a stream"
+    )
+
+
+def _post(costs: Mapping[str, Any]) -> Message:
+    of = least if _is_emulated(costs) else middle
+    return Message("a call that posts", devices.POST, FITTED_SIZES[0], streamed=False, ns=of(costs["post"]))
 
 
 def _times(costs: Mapping[str, Any]) -> Times:
@@ -153,7 +188,7 @@ def _is_emulated(costs: Mapping[str, Any]) -> bool:
 def where(pair: Pair) -> str:
     """The device and the machine, and whether they are emulated, in one line."""
     name = str(pair.costs["device"]["name"])
-    software = ", a device in software" if name.startswith(SOFTWARE) else ""
+    software = ", a device in software" if pair.in_software else ""
     emulated = ""
     if _is_emulated(pair.costs):
         emulated = ", whose processor is emulated in software, so these times are of no hardware"
@@ -189,15 +224,11 @@ def device_profile(pair: Pair) -> str:
     """The device, as TOML."""
     fitted, times = pair.device, pair.times
     values = _Values(pair)
-    doorbell = min(times.post, fitted.values["base"])
     values.add("mtu", f'"{pair.mtu}B"', "active MTU of the port (ibv_query_port)")
-    whole = _interval(fitted, "base", "least squares over messages of several packets")
-    values.ns(
-        "doorbell", doorbell, f"median of a call that posts, {round(times.post)} ns; {whole} with placement"
-    )
-    values.ns(
-        "placement", fitted.values["base"] - doorbell, f"what is left of a message's fixed time; {whole}"
-    )
+    if pair.in_software:
+        _add_in_software(values, pair, pair.in_software)
+    else:
+        _add_fixed_time(values, pair)
     values.ns(
         "completion", fitted.values["completion"], _interval(fitted, "completion", "messages to poll for")
     )
@@ -218,9 +249,29 @@ def device_profile(pair: Pair) -> str:
     values.add("retry-timeout", '"67108864ns"', "not measured: 4.096 us x 2^14, what rdma_cm sets")
     what = f"{where(pair)}. By netacc calibrate."
     head = ['kind = "device"', f"what = {json.dumps(what)}", ""]
-    # The split of a connection is not measured.
-    extra = ["doorbell", "receive-packet", "connect-queue-pair"]
+    # Of a connection, and of a message's fixed time in hardware, only the sum is known.
+    extra = ["receive-packet", "connect-queue-pair", *([] if pair.in_software else ["doorbell"])]
     return "\n".join([*head, *values.lines, "", *_calibration(pair, fitted, extra)]) + "\n"
+
+
+def _add_in_software(values: _Values, pair: Pair, why: str) -> None:
+    """A device whose stages share a processor: a message takes the work of a post besides its packets."""
+    values.add("engines", '"shared"', why)
+    post = _interval(pair.device, "base", "a call that posts, less its packet, and messages and streams")
+    values.ns("doorbell", pair.device.values["base"], post)
+    acknowledged = "Linux, drivers/infiniband/sw/rxe/rxe_param.h: RXE_MAX_PKT_PER_ACK; of others not measured"
+    values.add("ack-interval", str(ACKNOWLEDGED), acknowledged)
+    values.add("max-in-flight", str(IN_FLIGHT), "not measured: all messages of a stream are in flight")
+
+
+def _add_fixed_time(values: _Values, pair: Pair) -> None:
+    """The time of a message besides its packets, of which only the call that posts is known."""
+    base = pair.device.values["base"]
+    doorbell = min(pair.times.post, base)
+    whole = _interval(pair.device, "base", "least squares over messages of several packets")
+    post = f"median of a call that posts, {round(pair.times.post)} ns; {whole} with placement"
+    values.ns("doorbell", doorbell, post)
+    values.ns("placement", base - doorbell, f"what is left of a message's fixed time; {whole}")
 
 
 def link_profile(pair: Pair) -> str:
