@@ -30,10 +30,16 @@ impl Endpoint {
         Ok(())
     }
 
-    /// As [`promote`](Endpoint::promote), in a thread beside the one that calls [`progress`](Endpoint::progress): finds the peer, and
-    /// leaves the rest to `progress`, which is requested. The control path alone connects links and opens streams on them.
+    /// As [`promote`](Endpoint::promote), for one of many streams: finds the peer, and leaves the rest to the next
+    /// [`progress`](Endpoint::progress), which visits the links that are being made once for all of them.
+    pub fn enqueue_promotion(&self, cell: &Arc<StreamCell>) -> Result<(), Reason> {
+        self.find_peer(cell).map(|_| ())
+    }
+
+    /// As [`enqueue_promotion`](Endpoint::enqueue_promotion), in a thread beside the one that calls
+    /// [`progress`](Endpoint::progress), which is requested. The control path alone connects links and opens streams on them.
     pub fn prepare_promotion(&self, cell: &Arc<StreamCell>) -> Result<(), Reason> {
-        self.find_peer(cell)?;
+        self.enqueue_promotion(cell)?;
         self.need_helper();
         Ok(())
     }
@@ -95,8 +101,9 @@ impl Endpoint {
 
     /// As [`place_waiting`](Endpoint::place_waiting), for streams to one peer.
     pub(super) fn place(&self, address: PeerAddress) {
-        let mut ready = VecDeque::new();
         let mut promotions = self.promotions.lock();
+        // Not for each stream: dozens of links may be in the making. One that is ready later is announced.
+        let mut ready = promotions.peer(address).map_or_else(VecDeque::new, |peer| self.take_ready(peer));
         // One at a time: a stream takes its room on a link when it is opened there.
         while let Some(link) = self.link_for_first(&mut promotions, address, &mut ready) {
             let Some(waiting) = promotions.pop(address) else { break };
@@ -124,6 +131,14 @@ impl Endpoint {
         }
     }
 
+    /// The links to a peer that have become ready, unless no stream could be opened there yet.
+    fn take_ready(&self, peer: &mut Peer) -> VecDeque<QueuePairId> {
+        if peer.is_busy() && peer.has_waiting() {
+            return VecDeque::new();
+        }
+        peer.take_ready(|qp| self.check_link(qp)).into()
+    }
+
     /// A link for the stream that has waited for longest: one of `ready`, a cached one, or one with room.
     fn link_for_first(
         &self,
@@ -136,7 +151,6 @@ impl Endpoint {
             peer.put_back(ready.drain(..));
             return None;
         }
-        ready.extend(peer.take_ready(|qp| self.check_link(qp)));
         if !peer.has_waiting() {
             return None;
         }

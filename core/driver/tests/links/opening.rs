@@ -33,6 +33,24 @@ fn the_connecting_side_speaks_first_and_streams_follow() {
     assert_eq!(server.counters().snapshot()["violations"], 0);
 }
 
+/// Breaks if each stream of a crowd that is to be promoted had its turn apart: that visits all links that are being made.
+#[test]
+fn a_crowd_that_is_enqueued_is_placed_in_one_turn() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (sharing(&fabric, 2), sharing(&fabric, 2));
+    let pairs: Vec<_> = (40_050..40_056).map(|port| connect(&client, &server, port)).collect();
+    for (near, _) in &pairs {
+        client.enqueue_promotion(near).expect("the acceptor is published");
+    }
+    let backlog = |kind| client.backlog().into_iter().find_map(|(name, count)| (name == kind).then_some(count));
+    assert_eq!((backlog("waiting"), backlog("connecting")), (Some(6), Some(0)));
+    client.progress(Instant::from_nanos(0));
+    assert_eq!((backlog("waiting"), backlog("connecting")), (Some(6), Some(3)));
+    run([&client, &server]);
+    assert!(pairs.iter().all(|(near, _)| near.lock(&client).proto().is_linked()));
+    assert_eq!(streams_on_links(&client), [2; 3]);
+}
+
 /// Breaks if each of several connections that are made at the same time had a link made for it.
 #[test]
 fn streams_that_wait_for_a_link_share_it() {

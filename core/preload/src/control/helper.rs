@@ -136,13 +136,14 @@ impl Helper<'_> {
         self.child_waits_since = self.kicked.then(|| self.child_waits_since.unwrap_or_else(now));
     }
 
-    /// Promotes the streams that the program's threads have queued, and records why others are not promoted.
+    /// Enqueues the streams that the program's threads want promoted, for the `progress` of the same turn, and records why
+    /// others are not promoted.
     fn serve_requests(&self) {
         // Not in the loop's head: the lock would be held throughout the loop.
         let promotions = std::mem::take(&mut *self.rt.promotions.lock());
         Done::add(&self.rt.helper.done.promotions, promotions.len());
         for cell in promotions {
-            if let Err(reason) = self.endpoint.promote(&cell) {
+            if let Err(reason) = self.endpoint.enqueue_promotion(&cell) {
                 record_reason(&cell, reason);
             }
         }
