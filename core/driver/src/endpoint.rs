@@ -310,6 +310,12 @@ impl Endpoint {
     pub fn streams_on(&self, link: &LinkCell) -> Vec<Arc<StreamCell>> {
         link.rx.lock().slots.iter().flatten().cloned().collect()
     }
+
+    /// Whether a [stream of the link is being opened](StreamCell::is_opening). Those in the last slots are visited first:
+    /// the latest ones, mostly.
+    pub fn opens_stream_on(&self, link: &LinkCell) -> bool {
+        link.rx.lock().slots.iter().rev().flatten().any(|cell| cell.is_opening())
+    }
 }
 
 impl Drop for Endpoint {

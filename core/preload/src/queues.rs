@@ -27,10 +27,10 @@
 //! instance begins to watch it, by different threads. Each thread checks again after it has moved the link. A thread
 //! that changes a watcher does so before it looks for a link, so the last thread to move the link has seen all changes.
 //!
-//! Such a check visits all streams of the link. If there are many, and each of them comes and goes, the checks would
-//! take most of the process's time. The helper's queue is never wrong, though. So a link of many streams goes there at
-//! once if it must leave its queue, and the helper finds a better queue later, in at most a tenth of its time for all
-//! such links.
+//! Such a check visits all streams of the link, except while one of them is being opened. If there are many, and each of
+//! them comes and goes, the checks would take most of the process's time. The helper's queue is never wrong, though. So a
+//! link of many streams goes there at once if it must leave its queue, and the helper finds a better queue later, in at
+//! most a tenth of its time for all such links.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::c_int;
@@ -318,6 +318,17 @@ pub fn put_back(cq: CompletionQueueId) {
 
 /// A stream of the link has changed: moves the link to the queue where it belongs, at once or later.
 pub fn reassign(endpoint: &Endpoint, link: &Arc<LinkCell>, cell: &Arc<StreamCell>) {
+    if cell.is_opening() {
+        let helpers = endpoint.control_cq();
+        if link.cq() == helpers {
+            return;
+        }
+        endpoint.rebind(link, helpers);
+        // If the attempt has ended meanwhile, the thread that ended it may have checked the link before it came here.
+        if cell.is_opening() {
+            return;
+        }
+    }
     if link.streams() <= FEW {
         return reassign_all(endpoint, link);
     }
@@ -396,13 +407,10 @@ fn reassign_all(endpoint: &Endpoint, link: &Arc<LinkCell>) {
 
 fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
     let helpers = endpoint.control_cq();
+    if endpoint.has_flows(link) || endpoint.opens_stream_on(link) {
+        return helpers;
+    }
     let cells = endpoint.streams_on(link);
-    if endpoint.has_flows(link) {
-        return helpers;
-    }
-    if cells.iter().any(|cell| cell.is_opening()) {
-        return helpers;
-    }
     if cells.len() <= 1 {
         link.end_dispatch();
     } else if link.is_dispatched() {

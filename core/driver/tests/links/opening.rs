@@ -33,6 +33,29 @@ fn the_connecting_side_speaks_first_and_streams_follow() {
     assert_eq!(server.counters().snapshot()["violations"], 0);
 }
 
+/// Breaks if a link were polled by a thread of the program alone while a stream of it is being opened, or by the helper for
+/// ever after.
+#[test]
+fn a_link_opens_a_stream_from_open_to_the_answer() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (sharing(&fabric, 2), sharing(&fabric, 2));
+    let pairs = [40_010, 40_011].map(|port| connect(&client, &server, port));
+    for (near, _) in &pairs {
+        client.promote(near).expect("the acceptor is published");
+        // Until the OPEN is out: the first link has to come up before.
+        while near.lock(&client).link().is_none() {
+            for endpoint in [&server, &client] {
+                endpoint.progress(Instant::from_nanos(0));
+            }
+        }
+        let link = near.lock(&client).link().expect("there is one").clone();
+        assert!(near.is_opening() && client.opens_stream_on(&link));
+        run([&client, &server]);
+        assert!(near.lock(&client).proto().is_linked() && !client.opens_stream_on(&link));
+    }
+    assert_eq!(streams_on_links(&client), [2]);
+}
+
 /// Breaks if each stream of a crowd that is to be promoted had its turn apart: that visits all links that are being made.
 #[test]
 fn a_crowd_that_is_enqueued_is_placed_in_one_turn() {
