@@ -72,7 +72,7 @@ POLL_MS = 1000
 LOOK_SECONDS, SLOWER = 0.01, 1.2
 #: Processors that other work may keep busy meanwhile. Arbitrary.
 BUSY = 0.2
-#: How often a slow measurement is made at most, and how many are made again of a whole calibration: on a machine
+#: How often a slow measurement is made at most, and how many of a calibration are made again: on a machine
 #: that always has other work no attempt helps. Arbitrary.
 ATTEMPTS, AGAIN = 4, 30
 #: Of the measurements' file.
