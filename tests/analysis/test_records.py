@@ -323,13 +323,21 @@ def test_the_kit_and_calibrations_and_simulations_write_them(
     whole = json.loads(old.read_text())
     echo = {"clients": 1, "size": 64, "paths": whole["paths"]}
     (kept / "measurements.json").write_text(
-        json.dumps({"format": 1, "paths": ["tcp", "shm"], "echoes": [echo], "machine": whole["machine"]})
+        json.dumps(
+            {
+                "format": 1,
+                "paths": ["tcp", "shm"],
+                "echoes": [echo, echo | {"spin": True}],
+                "machine": whole["machine"],
+            }
+        )
     )
     folder.write_into(kept, converting.convert(kept / "measurements.json"))
     kinds = {name: valid(tmp_path / "all" / name).kind for name in ("kit", "run", "calibration")}
     assert kinds == {"kit": Kind.KIT, "run": Kind.SIM, "calibration": Kind.CALIBRATE}
     assert "redis: no server" in folder.read_header(tmp_path / "all/kit").warnings
-    assert len(analysis.load(kept)["shm, 1 x 64 B"].histograms()) == 3
+    for name in ("shm, 1 x 64 B", "shm, 1 x 64 B, polling"):
+        assert len(analysis.load(kept)[name].histograms()) == 3
     assert report([str(tmp_path / "all")]) == 0
     printed = capsys.readouterr().out
     assert all(title in printed for title in ("kit for two machines", "netacc sim small", "netacc calibrate"))

@@ -9,7 +9,7 @@ use netacc_device::Instant;
 
 use crate::config::Engines;
 
-/// What there is to do.
+/// A kind of a NIC's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// To see a request, and to fetch it with its payload.

@@ -167,7 +167,7 @@ fn a_round_has_work_of_its_own() {
     let (free, own) = (Duration::ZERO, ns(2_000));
     let [client, server] = used(1, free, free);
     assert_eq!(used(1, own, free), [client, server + 100 * own]);
-    // What the client asks for last brings an answer, and no request after it.
+    // In its last round the client takes an answer, and makes no request.
     assert_eq!(used(1, free, own)[1], server);
     assert!((100..=101).contains(&((used(1, free, own)[0] - client).as_nanos() / own.as_nanos())));
     let shared = used(8, own, free)[1] - used(8, free, free)[1];

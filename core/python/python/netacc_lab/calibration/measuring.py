@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -141,12 +141,6 @@ class Pace:
                 break
             self._again -= 1
         return found
-
-
-def slowest(paces: Iterable[float]) -> float:
-    """How much slower the processors were in the slowest measurement than in the fastest."""
-    known = list(paces)
-    return max(known) / min(known) if known else 1.0
 
 
 def steps(wanted: Sequence[str], rounds: int) -> int:

@@ -328,7 +328,7 @@ def of_calibration(found: Mapping[str, Any], text: str, path: Path) -> Contents:
     machine, load, warnings = _machine(found["machine"])
     histograms, series = _Histograms(), []
     for echo in found["echoes"]:
-        what = f"{echo['clients']} x {echo['size']} B"
+        what = f"{echo['clients']} x {echo['size']} B" + (", polling" if echo.get("spin") else "")
         for name, of in echo["paths"].items():
             whole = f"{name}, {what}"
             runs = [_bench_run(run, whole, number, histograms) for number, run in enumerate(of["runs"], 1)]
