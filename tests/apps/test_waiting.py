@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,3 +61,52 @@ def test_real_time_processes_on_one_processor_do_not_spin(
     """Breaks if they wait for each other: a peer of the same priority runs only once the spinner sleeps."""
     need_condition("root", os.geteuid() == 0)
     assert spins_rarely(tmp_path, program, ["chrt", "-f", "1"])
+
+
+#: Two processes that answer each other in event loops. Each prints its id, and its calls of epoll_wait.
+EVENT_LOOPS = """
+import os, select, socket
+
+listener = socket.create_server(("127.0.0.1", 0))
+first = os.fork() == 0
+connection = socket.create_connection(listener.getsockname()) if first else listener.accept()[0]
+connection.setblocking(False)
+epoll = select.epoll()
+epoll.register(connection, select.EPOLLIN)
+calls = 0
+for turn in range(2000):
+    if first:
+        connection.send(bytes(64))
+    while not epoll.poll():
+        pass
+    calls += 1
+    assert len(connection.recv(64)) == 64
+    if not first:
+        connection.send(bytes(64))
+# Nothing more comes, so these return at once.
+for _ in range(3):
+    assert not epoll.poll(0)
+    calls += 1
+os.write(1, f"{os.getpid()} {calls}\\n".encode())
+if first:
+    # It ends with the instance open, by two names. The other process closes its own before its end.
+    os.dup(epoll.fileno())
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize("spins", [True, False])
+def test_calls_of_epoll_wait_and_spins_are_counted(tmp_path: Path, spins: bool) -> None:
+    """Breaks if a call is not counted, or time is spun that no wait has spun."""
+    counted = tmp_path / "counted"
+    env = {"PATH": "/usr/bin:/bin", "NETACC_CONF": "/dev/null", "NETACC_EXIT_STATS": str(counted)}
+    env |= {} if spins else {"NACC_POLL_MS": "0"}
+    command: list[str | Path] = [binaries() / "netacc_run", sys.executable, "-c", EVENT_LOOPS]
+    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True, timeout=300)
+    called = {int(pid): int(calls) for pid, calls in map(str.split, done.stdout.splitlines())}
+    ends = [json.loads(line) for line in counted.read_text().splitlines()]
+    assert {end["pid"]: end["cnt"]["epoll_waits"] for end in ends} == called
+    for end in ends:
+        assert end["cnt"]["tx_bytes_link"] > 0
+        assert (end["cnt"]["spun_ns"] > 0) == (end["cnt"]["waits_spun"] > 0) == spins

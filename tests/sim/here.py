@@ -1,9 +1,9 @@
 """Redis and memcached on this machine, predicted from ping-pongs on it.
 
-Calibration: that of `netacc calibrate`, on TCP and shared memory. The program with 8 and 64 requests in
-flight on each connection gives what it and its client do themselves on a path, for a request and for a turn
-of a connection. Nothing is fitted on the loads that are predicted. Not known is what the programs need more
-themselves where a connection's state is not in the caches: loads with many requests in flight displace more.
+Calibration: that of `netacc calibrate`, on TCP and shared memory. The program with 4, 8 and 16 requests in
+flight on each of a few connections gives what it and its client do themselves on a path, for a request and
+for a turn of a connection; with 2 on each of a thousand, what a turn takes more where the connections' states
+are not in the caches. Nothing is fitted on the loads that are predicted, with one request in flight on each.
 
 Calibrations and loads are made in rounds, one after the other, and the fastest round of each counts: what
 other virtual machines do on the same cores makes everything here up to twice as slow, for seconds.
@@ -12,12 +12,13 @@ other virtual machines do on the same cores makes everything here up to twice as
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 from netacc_lab.calibration import measuring, writing
 from netacc_lab.calibration.fitting import Fit
 
@@ -34,11 +35,20 @@ QUIET = 0.1
 #: The loads that are predicted, and the seconds of each measurement, for most of which all are connected.
 CONNECTIONS = {1: 1.0, 10: 1.0, 100: 2.0, 1000: 6.0}
 #: The pipelined loads that show the program's own work: connections, requests in flight on each, and seconds.
-#: With so many connections all states are in the caches, and no end sleeps often.
-FEW, PIPELINES, PIPED_SECONDS = 50, (8, 64), 0.5
+#: With so many connections all states are in the caches, and no end sleeps often; on shared memory both
+#: poll, and say how long. Each turn reads and writes once: Redis reads at most 16 KiB at a time, and
+#: memcached turns to the next connection after 20 requests.
+FEW, PIPELINES, PIPED_SECONDS = 50, (4, 8, 16), 0.5
 #: The same load on one connection, whose ends poll and work in turn.
 ALONE = "one connection"
+#: A load whose connections' states, the program's own included, are in no cache: connections, requests in
+#: flight on each, and seconds. As few as possible: each one more has its own bytes, and displaces others.
+CROWD, CROWDS_PIPELINE, CROWDS_SECONDS = 1000, 2, 1.5
+CROWDED = "a crowd"
 ENDS = ("server", "client")
+#: The part of the fastest round's rate from which on a round is as fast. Arbitrary: the machine's next speed
+#: is less than 0.8 of it.
+ALIKE = 0.95
 #: Rounds of everything.
 ROUNDS = 5
 #: What was measured, in the folder of a check. One that has it already measures nothing.
@@ -78,11 +88,17 @@ MEMCACHED = Program(
 
 @dataclass(frozen=True)
 class Piped:
-    """A pipelined load, for each request: nanoseconds, and by end of processor time, and sleeps."""
+    """A pipelined load, for each request: nanoseconds, and by end of processor time, sleeps, and asks."""
 
+    #: Requests of a turn.
+    length: int
     elapsed_ns: float
     cpu_ns: dict[str, float]
     sleeps: dict[str, float]
+    #: How often an end asks for what is ready. One that is not counted asks once for each turn.
+    asks: dict[str, float]
+    #: Nanoseconds of the processor time in which the library polls.
+    polled_ns: dict[str, float]
 
 
 #: What a sleep of some length takes of the sleeper's and the waker's processor time.
@@ -120,11 +136,13 @@ def _measured(program: Program) -> dict[str, Any]:
         else:
             calibration = more
         for length in PIPELINES:
-            arguments = ["-c", str(FEW), "--pipeline", str(length), "--no-spin"]
+            arguments = ["-c", str(FEW), "--pipeline", str(length)]
             found = _load(program, pace, *arguments, "--seconds", str(PIPED_SECONDS))
             piped.setdefault(f"{length} in flight", []).append(found)
         arguments = ["-c", "1", "--pipeline", str(PIPELINES[0]), "--seconds", str(PIPED_SECONDS)]
         piped.setdefault(ALONE, []).append(_load(program, pace, *arguments))
+        arguments = ["-c", str(CROWD), "--pipeline", str(CROWDS_PIPELINE), "--seconds", str(CROWDS_SECONDS)]
+        piped.setdefault(CROWDED, []).append(_load(program, pace, *arguments))
         for count, seconds in CONNECTIONS.items():
             found = _load(program, pace, "-c", str(count), "--seconds", str(seconds))
             loads.setdefault(f"{count} connections", []).append(found)
@@ -155,13 +173,13 @@ def _rows(folder: Path, program: Program, found: dict[str, Any]) -> list[Row]:
     warm = tcp[0] if tcp else max(CONNECTIONS)
     own = {}
     for path, of in calibrated.items():
-        by_length = {
-            length: piped(_counted(found["piped"][f"{length} in flight"], path)) for length in PIPELINES
-        }
-        own[path] = own_work(by_length, of.fit, partial(writing.sleep_costs, here, path, of))
+        by_length = [
+            together(_alike(found["piped"][f"{length} in flight"], path), length) for length in PIPELINES
+        ]
+        own[path] = own_work(by_length, of.fit, of.sleep_costs)
     # On TCP nobody polls, and the programs are the same.
-    alone, shm = piped(_counted(found["piped"][ALONE], "shm")), calibrated["shm"]
-    each_round = round(own_round(alone, own["shm"], shm.fit, shm.notice_ns or 0.0))
+    alone, shm = together(_alike(found["piped"][ALONE], "shm"), PIPELINES[0]), calibrated["shm"]
+    rounds = {end: own_round(alone, end, own["shm"][end], shm.fit, shm.sleep_costs) for end in ENDS}
     for path, stack in (("tcp", "kernel-tcp"), ("shm", "netacc")):
         of = calibrated[path]
         (folder / f"{path}.toml").write_text(writing.stack(here, of, writing.noise(here)))
@@ -171,8 +189,8 @@ def _rows(folder: Path, program: Program, found: dict[str, Any]) -> list[Row]:
             for end, prefix in (("server", ""), ("client", "client-"))
             for kind, value in (
                 # A turn of the loads that are predicted has one request.
-                ("service", round(own[path][end].request + own[path][end].turn)),
-                ("round-service", each_round),
+                ("service", round(own[path][end].service)),
+                ("round-service", round(rounds[end])),
             )
         }
         known = {name: round(value) for name, value in of.fit.values.items()}
@@ -186,59 +204,89 @@ def _rows(folder: Path, program: Program, found: dict[str, Any]) -> list[Row]:
         ]
         after = min(round(program.changes_after_write * change), services["client-service"])
         services |= {"client-after-write": after, "client-service": services["client-service"] - after}
+        crowd = together(_alike(found["piped"][CROWDED], path), CROWDS_PIPELINE)
+        displaced = {
+            end: round(displaced_work(crowd, end, own[path][end], of.fit, of.sleep_costs)) for end in ENDS
+        }
+        rows += [
+            Row(f"{path}: {end}'s displaced states (calibrated)", value, value, "ns", None)
+            for end, value in displaced.items()
+        ]
         for count in CONNECTIONS:
-            run = _counted(found["loads"][f"{count} connections"], path)
+            if count == CROWD:
+                services["service"] += displaced["server"]
+                services["client-service"] += displaced["client"]
+            run = measuring.counted(_runs(found["loads"][f"{count} connections"], path))
             seen = _predict(folder, (path, stack), program, services, (count, warm))
             rows += _compared(f"{path}, {count} connections", run, seen, program.resolution_us, counts)
     return rows
 
 
-def _counted(rounds: list[dict[str, Any]], path: str) -> measuring.Run:
-    """The round of a load that counts."""
-    runs = [run for load in rounds for run in load["paths"][path]["runs"]]
-    return measuring.counted(runs)
+def _runs(rounds: list[dict[str, Any]], path: str) -> list[measuring.Run]:
+    return [run for load in rounds for run in load["paths"][path]["runs"]]
+
+
+def _alike(rounds: list[dict[str, Any]], path: str) -> list[measuring.Run]:
+    """The rounds of a load in which the machine was at its fastest."""
+    runs = _runs(rounds, path)
+    least = ALIKE * measuring.counted(runs)["requests_per_s"]
+    return [run for run in runs if run["requests_per_s"] >= least]
 
 
 @dataclass(frozen=True)
 class Own:
-    """What an end does for the program: nanoseconds for a request, and for a turn of a connection."""
+    """What an end does for the program: nanoseconds for a request, and for a turn of a connection.
+
+    A turn's are negative if the stack's calls are dearer in ping-pongs than they are here.
+    """
 
     request: float
     turn: float
 
+    @property
+    def service(self) -> float:
+        """Of a turn with one request."""
+        return max(self.request + self.turn, 0.0)
 
-def own_work(loads: dict[int, Piped], fit: Fit, sleeps: Sleeps) -> dict[str, Own]:
+
+def own_work(loads: Sequence[Piped], fit: Fit, sleeps: Sleeps) -> dict[str, Own]:
     """By end, from loads by their pipelines: a turn with more requests has its own costs once."""
     found = {}
     for end in ENDS:
-        short, long = (awake(loads[length], end, sleeps) for length in PIPELINES)
-        turn = (short - long) / (1 / PIPELINES[0] - 1 / PIPELINES[1])
-        request = long - turn / PIPELINES[1] - VALUE / 1024 * fit.values["copy-per-kib"]
-        found[end] = Own(max(request, 0.0), max(turn - _stacks_turn(fit), 0.0))
+        rest = [awake(load, end, sleeps) - _stack(load, end, fit) for load in loads]
+        turn, request = np.polyfit([1 / load.length for load in loads], rest, 1)
+        found[end] = Own(max(float(request), 0.0), float(turn))
     return found
 
 
-def _stacks_turn(fit: Fit) -> float:
-    """A turn asks, reads and writes once."""
-    return 3 * fit.values["system-call"] + 2 * fit.values.get("segment", 0.0)
-
-
-def own_round(alone: Piped, own: dict[str, Own], fit: Fit, notice_ns: float) -> float:
-    """Nanoseconds of a program's own work each time that it asks for what is ready; of each end half.
-
-    On one connection both ends poll, and work in turn: what is left of a round trip.
-    """
-    length = PIPELINES[0]
-    rest = alone.elapsed_ns * length - 2 * notice_ns
+def _stack(load: Piped, end: str, fit: Fit) -> float:
+    """What a request takes an end in the stack: a turn reads and writes once."""
+    turn = 2 * fit.values["system-call"] + 2 * fit.values.get("segment", 0.0)
     copies = VALUE / 1024 * fit.values["copy-per-kib"]
-    for end in ENDS:
-        rest -= length * (own[end].request + copies) + own[end].turn + _stacks_turn(fit)
-    return max(rest, 0.0) / 2
+    return turn / load.length + load.asks[end] * fit.values["system-call"] + copies
+
+
+def own_round(alone: Piped, end: str, own: Own, fit: Fit, sleeps: Sleeps) -> float:
+    """Nanoseconds of a program's own work each time that it asks for what is ready.
+
+    On one connection both ends poll, and work in turn: each asks for every turn.
+    """
+    rest = awake(alone, end, sleeps) - _stack(alone, end, fit) - own.request
+    return max(rest * alone.length - own.turn, 0.0)
+
+
+def displaced_work(crowd: Piped, end: str, own: Own, fit: Fit, sleeps: Sleeps) -> float:
+    """Nanoseconds of a turn that the program's own states take which are in no cache."""
+    rest = awake(crowd, end, sleeps) - _stack(crowd, end, fit) - own.request
+    # The stack's own are a part of its profile.
+    warm = fit.warm[0] if fit.warm else CROWD
+    stacks = fit.values.get("cold", 0.0) * (1 - warm / CROWD)
+    return max(rest * crowd.length - own.turn - stacks, 0.0)
 
 
 def awake(load: Piped, side: str, sleeps: Sleeps) -> float:
-    """Nanoseconds of processor time for a request, without what sleeping and waking the other end took."""
-    cpu = load.cpu_ns[side]
+    """Nanoseconds of processor time for a request, without polling, and what sleeping and waking took."""
+    cpu = load.cpu_ns[side] - load.polled_ns[side]
     for end in ENDS:
         if load.sleeps[end] > 0:
             sleeper, waker = sleeps(max(load.elapsed_ns - load.cpu_ns[end], 0.0) / load.sleeps[end])
@@ -246,13 +294,34 @@ def awake(load: Piped, side: str, sleeps: Sleeps) -> float:
     return cpu
 
 
-def piped(run: measuring.Run) -> Piped:
-    """The figures of a load."""
-    each = 1e9 / run["requests"]
+def together(runs: Sequence[measuring.Run], length: int) -> Piped:
+    """The means of rounds: what an end works is a difference of them, for which one round is too few."""
+    found = [piped(run, length) for run in runs]
+
+    def means(values: Callable[[Piped], dict[str, float]]) -> dict[str, float]:
+        return {end: fmean(values(each)[end] for each in found) for end in ENDS}
+
     return Piped(
+        length,
+        fmean(each.elapsed_ns for each in found),
+        means(lambda each: each.cpu_ns),
+        means(lambda each: each.sleeps),
+        means(lambda each: each.asks),
+        means(lambda each: each.polled_ns),
+    )
+
+
+def piped(run: measuring.Run, length: int) -> Piped:
+    """The figures of a load with so many requests in flight on each connection."""
+    each = 1e9 / run["requests"]
+    waits = run["waits"]
+    return Piped(
+        length,
         run["seconds"] * each,
         {end: run[f"{end}_cpu_s"] * each for end in ENDS},
-        {end: run["waits"][f"{end}_sleeps"] for end in ENDS},
+        {end: waits[f"{end}_sleeps"] for end in ENDS},
+        {end: waits.get(f"{end}_asks") or 1 / length for end in ENDS},
+        {end: waits.get(f"{end}_spun_ns") or 0.0 for end in ENDS},
     )
 
 

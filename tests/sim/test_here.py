@@ -20,61 +20,86 @@ def _sleeps(length: float) -> tuple[float, float]:
     return (3000.0, 1000.0) if length < 30_000 else (8000.0, 9000.0)
 
 
+#: Nanoseconds of polling for each request.
+POLLED = {"server": 30.0, "client": 600.0}
+#: Asks for each request. Many turns share an ask.
+ASKS = {"server": 0.01, "client": 0.02}
+
+
 def _load(length: int, own_turn: dict[str, float]) -> here.Piped:
-    stack = 3 * COSTS["system-call"] + 2 * COSTS["segment"]
+    turns = 2 * COSTS["system-call"] + 2 * COSTS["segment"]
     copies = here.VALUE / 1024 * COSTS["copy-per-kib"]
-    cpu = {
-        end: OWN[end]
-        + (own_turn[end] + stack) / length
-        + copies
-        + SLEEPS[end] * _sleeps(LENGTHS[end])[0]
-        + SLEEPS[other] * _sleeps(LENGTHS[other])[1]
-        for end, other in (("server", "client"), ("client", "server"))
-    }
-    # An end that does not work sleeps; both have the same time.
-    elapsed = 10_000.0
-    sleeps = {end: (elapsed - cpu[end]) / LENGTHS[end] for end in cpu}
-    cpu = {
-        end: cpu[end]
-        + (sleeps[end] - SLEEPS[end]) * _sleeps(LENGTHS[end])[0]
-        + (sleeps[other] - SLEEPS[other]) * _sleeps(LENGTHS[other])[1]
-        for end, other in (("server", "client"), ("client", "server"))
-    }
-    return here.Piped(elapsed, cpu, sleeps)
+    ends = (("server", "client"), ("client", "server"))
+    # An end that does not work sleeps; both have the same time, and what sleeps cost depends on each other.
+    elapsed, sleeps = 10_000.0, dict(SLEEPS)
+    for _ in range(60):
+        cpu = {
+            end: OWN[end]
+            + (own_turn[end] + turns) / length
+            + ASKS[end] * COSTS["system-call"]
+            + copies
+            + sleeps[end] * _sleeps(LENGTHS[end])[0]
+            + sleeps[other] * _sleeps(LENGTHS[other])[1]
+            for end, other in ends
+        }
+        sleeps = {end: (elapsed - cpu[end] - POLLED[end]) / LENGTHS[end] for end in cpu}
+    cpu = {end: cpu[end] + POLLED[end] for end in cpu}
+    return here.Piped(length, elapsed, cpu, sleeps, ASKS, POLLED)
 
 
 def test_own_work_is_found_again() -> None:
     """Breaks if the stack's costs or those of sleeps count as the program's, or its turns are forgotten."""
-    loads = {length: _load(length, OWN_TURN) for length in here.PIPELINES}
+    loads = [_load(length, OWN_TURN) for length in here.PIPELINES]
     found = here.own_work(loads, Fit(COSTS, {}, [], []), _sleeps)
     for end, own in found.items():
         assert own.request == pytest.approx(OWN[end], abs=1), end
         assert own.turn == pytest.approx(OWN_TURN[end], abs=1), end
+        assert own.service == pytest.approx(own.request + own.turn)
 
 
-def test_a_turn_costs_no_less_than_nothing() -> None:
-    """Breaks if a stack that is dearer in ping-pongs than in the load makes turns cheaper than nothing."""
-    loads = {length: _load(length, {"server": -5000.0, "client": 0.0}) for length in here.PIPELINES}
+def test_a_request_costs_no_less_than_nothing() -> None:
+    """Breaks if a stack that is dearer in ping-pongs than in the load makes a program faster than nothing."""
+    loads = [_load(length, {"server": -5000.0, "client": -100.0}) for length in here.PIPELINES]
     found = here.own_work(loads, Fit(COSTS, {}, [], []), _sleeps)
-    assert found["server"].turn == 0
+    assert found["server"].service == 0
+    # One that is dearer by less makes the whole less.
+    assert found["client"].service == pytest.approx(OWN["client"] - 100, abs=1)
 
 
-def test_a_round_is_what_is_left_of_a_round_trip() -> None:
-    """Breaks if work that is known already, or the time of a message, counts as a round's own."""
-    own = {end: here.Own(OWN[end], OWN_TURN[end]) for end in here.ENDS}
-    fit, notice, each_round = Fit(COSTS, {}, [], []), 700.0, 350.0
-    length = here.PIPELINES[0]
-    stack = 3 * COSTS["system-call"] + 2 * COSTS["segment"]
-    work = sum(length * OWN[end] + OWN_TURN[end] + stack + each_round for end in here.ENDS)
-    copies = 2 * length * here.VALUE / 1024 * COSTS["copy-per-kib"]
-    alone = here.Piped((work + copies + 2 * notice) / length, {}, {})
-    assert here.own_round(alone, own, fit, notice) == pytest.approx(each_round)
-    assert here.own_round(here.Piped(1.0, {}, {}), own, fit, notice) == 0
+def test_a_round_is_what_is_left_of_a_turn() -> None:
+    """Breaks if work that is known already, or polling, counts as a round's own."""
+    fit, each_round, length, polled = Fit(COSTS, {}, [], []), 350.0, 4, 600.0
+    asks = {"server": 1 / 4, "client": 2 / 4}
+    for end in here.ENDS:
+        calls = (2 + length * asks[end]) * COSTS["system-call"]
+        copies = length * here.VALUE / 1024 * COSTS["copy-per-kib"]
+        work = calls + 2 * COSTS["segment"] + copies + length * OWN[end] + OWN_TURN[end] + each_round
+        cpu, none = {end: work / length + polled}, dict.fromkeys(here.ENDS, 0.0)
+        alone = here.Piped(length, 2 * work / length, cpu, none, asks, {end: polled})
+        own = here.Own(OWN[end], OWN_TURN[end])
+        assert here.own_round(alone, end, own, fit, _sleeps) == pytest.approx(each_round), end
+        dearer = here.Own(OWN[end], 1e6)
+        assert here.own_round(alone, end, dearer, fit, _sleeps) == 0
+
+
+def test_displaced_states_are_what_a_turn_takes_more() -> None:
+    """Breaks if the stack's displaced states count twice, or a request's time as a turn's."""
+    length, extra, cold, warm = 2, 1300.0, 400.0, 250
+    fit = Fit(COSTS | {"cold": cold}, {}, [], [], (warm, 200, 300))
+    for end in here.ENDS:
+        turns = 2 * COSTS["system-call"] + 2 * COSTS["segment"] + cold * (1 - warm / here.CROWD)
+        copies = here.VALUE / 1024 * COSTS["copy-per-kib"]
+        each = OWN[end] + (OWN_TURN[end] + turns + extra) / length
+        each += ASKS[end] * COSTS["system-call"] + copies
+        none = dict.fromkeys(here.ENDS, 0.0)
+        crowd = here.Piped(length, each, {end: each}, none, ASKS, none)
+        own = here.Own(OWN[end], OWN_TURN[end])
+        assert here.displaced_work(crowd, end, own, fit, _sleeps) == pytest.approx(extra), end
 
 
 def test_figures_of_a_load_are_of_a_request() -> None:
     """Breaks if a figure is of the whole load, or one end's is the other's."""
-    waits = {"server_sleeps": 0.1, "client_sleeps": 0.2}
+    waits = {"server_sleeps": 0.1, "client_sleeps": 0.2, "client_asks": 0.05, "client_spun_ns": 70.0}
     run = {
         "requests": 400,
         "seconds": 0.0005,
@@ -82,7 +107,25 @@ def test_figures_of_a_load_are_of_a_request() -> None:
         "client_cpu_s": 0.000125,
         "waits": waits,
     }
-    found = here.piped(run)
-    assert found.elapsed_ns == pytest.approx(1250)
+    found = here.piped(run, 8)
+    assert found.length == 8 and found.elapsed_ns == pytest.approx(1250)
     assert found.cpu_ns == {"server": pytest.approx(625), "client": pytest.approx(312.5)}
     assert found.sleeps == {"server": 0.1, "client": 0.2}
+    # The server's are not counted: it asks for each turn.
+    assert found.asks == {"server": 1 / 8, "client": 0.05}
+    assert found.polled_ns == {"server": 0, "client": 70}
+
+
+def test_rounds_at_one_speed_count_together() -> None:
+    """Breaks if one round decides what an end works, or a figure is another one's mean."""
+    waits = {"server_sleeps": 0.1, "client_sleeps": 0.2, "server_asks": 0.3, "client_asks": 0.4}
+    waits |= {"server_spun_ns": 50.0, "client_spun_ns": 60.0}
+    run = {"requests": 100, "seconds": 1e-4, "server_cpu_s": 5e-5, "client_cpu_s": 6e-5, "waits": waits}
+    other = run | {"seconds": 3e-4, "server_cpu_s": 7e-5, "client_cpu_s": 1e-4}
+    other["waits"] = {name: 3 * value for name, value in waits.items()}
+    found = here.together([run, other], 4)
+    assert found.length == 4 and found.elapsed_ns == pytest.approx(2000)
+    assert found.cpu_ns == pytest.approx({"server": 600, "client": 800})
+    assert found.sleeps == pytest.approx({"server": 0.2, "client": 0.4})
+    assert found.asks == pytest.approx({"server": 0.6, "client": 0.8})
+    assert found.polled_ns == pytest.approx({"server": 100, "client": 120})

@@ -93,6 +93,7 @@ pub struct Shared {
     holders: Holders,
     /// Some interest has been for one shot.
     has_one_shots: AtomicBool,
+    /// Calls of `epoll_wait` and its relatives.
     waits: AtomicU64,
     activity: Activity,
     /// When the kernel was last asked for all its events, in nanoseconds. Bytes that peers wrote to anchors before that
@@ -405,8 +406,10 @@ impl User for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        let Some(rt) = runtime::get() else { return };
+        rt.ended_epoll_waits.fetch_add(*self.waits.get_mut(), Ordering::Relaxed);
         // Completion queues are few: give it back to the pool of the runtime.
-        if runtime::get().is_some() && *self.cq.get_mut() != NO_QUEUE {
+        if *self.cq.get_mut() != NO_QUEUE {
             queues::give_back(self.own_queue());
         }
     }

@@ -35,6 +35,9 @@ pub trait Instance: Any + Send + Sync {
     /// Closes the descriptors that the library has of the instance. By the helper, when nothing is on a link any more.
     fn give_back(&self);
 
+    /// The program's calls of `epoll_wait` and its relatives so far.
+    fn waits(&self) -> u64;
+
     /// Whether the program watches `fd` by it.
     fn has_interest(&self, fd: c_int) -> bool;
 

@@ -7,7 +7,7 @@
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use netacc_config::{Config, Problem};
@@ -56,6 +56,8 @@ pub struct Runtime {
     pub refused_for: Reason,
     /// Waiting policy.
     pub spin: SpinPolicy,
+    /// Calls of `epoll_wait` on instances that are closed.
+    pub(crate) ended_epoll_waits: AtomicU64,
     /// Streams whose promotion is to be tried.
     pub(crate) promotions: Mutex<Vec<Arc<StreamCell>>>,
     /// Accepted streams whose peers have not asked for promotion: the helper finds out why.

@@ -28,6 +28,8 @@ pub struct SpinPolicy {
     choice: Mutex<Choice>,
     /// Waits that were to spin, and waits that were to sleep at once.
     waits: [AtomicU64; 2],
+    /// How long waits have spun.
+    spun_ns: AtomicU64,
     /// Events that were found without a wait since the last sample.
     found: AtomicU64,
 }
@@ -47,6 +49,8 @@ pub struct Waiting<'a> {
     begun: Instant,
     strategy: Strategy,
     lost_slice: bool,
+    /// How long it spins at most; zero before it spins.
+    budget: u64,
 }
 
 impl SpinPolicy {
@@ -62,6 +66,7 @@ impl SpinPolicy {
             on_trial: AtomicBool::new(false),
             choice: Mutex::new(Choice::new()),
             waits: Default::default(),
+            spun_ns: AtomicU64::new(0),
             found: AtomicU64::new(0),
         }
     }
@@ -77,7 +82,7 @@ impl SpinPolicy {
     /// A wait begins.
     pub fn begin(&self, begun: Instant) -> Waiting<'_> {
         let strategy = if self.spins.load(Ordering::Relaxed) { Strategy::Spin } else { Strategy::Sleep };
-        Waiting { policy: self, begun, strategy, lost_slice: false }
+        Waiting { policy: self, begun, strategy, lost_slice: false, budget: 0 }
     }
 
     /// Whether a wait that begins now sleeps at once, because sleeping is the better way lately.
@@ -89,10 +94,11 @@ impl SpinPolicy {
         }
     }
 
-    /// How many waits have begun with a spin, and how many without, by name in `netacc_ss -s cnt`.
-    pub fn counted(&self) -> [(&'static str, u64); 2] {
+    /// How many waits have begun with a spin, and how many without, and how long the spins were, by name in `netacc_ss -s cnt`.
+    pub fn counted(&self) -> [(&'static str, u64); 3] {
         let [spun, slept] = &self.waits;
-        [("waits_spun", spun.load(Ordering::Relaxed)), ("waits_slept", slept.load(Ordering::Relaxed))]
+        [("waits_spun", spun), ("waits_slept", slept), ("spun_ns", &self.spun_ns)]
+            .map(|(name, count)| (name, count.load(Ordering::Relaxed)))
     }
 
     /// Whether waits are short lately: one that begins now is worth a second system call if it turns out to be long.
@@ -136,6 +142,7 @@ impl Waiting<'_> {
     pub fn spin(&mut self, deadline: Option<Instant>, mut done: impl FnMut() -> bool) -> bool {
         let budget = self.budget();
         self.policy.waits[usize::from(budget == 0)].fetch_add(1, Ordering::Relaxed);
+        self.budget = budget;
         if budget == 0 {
             return done();
         }
@@ -176,6 +183,7 @@ impl Waiting<'_> {
         let policy = self.policy;
         let waited = now.saturating_since(self.begun);
         policy.average(waited.as_nanos() as u64);
+        policy.spun_ns.fetch_add(self.budget.min(waited.as_nanos() as u64), Ordering::Relaxed);
         if policy.fixed_ns.is_some() {
             return;
         }
@@ -283,6 +291,26 @@ mod tests {
             policy.found(BATCH - events);
         }
         assert_eq!(policy.begin(now).strategy, Strategy::Spin);
+    }
+
+    // Breaks if sleeps count as spins, or a spin that found nothing counts for longer than it lasted.
+    #[test]
+    fn spins_are_counted_by_their_length() {
+        let policy = SpinPolicy::new(PollBudget::Fixed(Duration::from_micros(20)));
+        let begun = Instant::from_nanos(1_000_000_000);
+        let wait = |how: &dyn Fn(&mut Waiting<'_>), lasts: u64| {
+            let mut waiting = policy.begin(begun);
+            how(&mut waiting);
+            waiting.end_at(begun + Duration::from_nanos(lasts), 1);
+            policy.counted()
+        };
+        let spun = [("waits_spun", 1), ("waits_slept", 0), ("spun_ns", 5_000)];
+        assert_eq!(wait(&|waiting| assert!(waiting.spin(None, || true)), 5_000), spun);
+        // It spins for 20 us, and sleeps for the rest.
+        let slept_too = [("waits_spun", 2), ("waits_slept", 0), ("spun_ns", 25_000)];
+        assert_eq!(wait(&|waiting| assert!(!waiting.spin(Some(begun), || false)), 900_000), slept_too);
+        let slept = [("waits_spun", 2), ("waits_slept", 1), ("spun_ns", 25_000)];
+        assert_eq!(wait(&|waiting| waiting.sleep(), 900_000), slept);
     }
 
     #[test]

@@ -367,13 +367,21 @@ fn totals(rt: &Runtime) -> Counters {
             add(&cell.lock(endpoint).counters());
         }
     }
+    // An instance may have several descriptors.
+    let mut instances = BTreeMap::new();
     for (fd, entry) in table::entries() {
-        if let Entry::Stream(sock) = &*entry {
-            if sock.stream.is_none() && sock.fd.load(Ordering::Relaxed) == fd {
+        match &*entry {
+            Entry::Stream(sock) if sock.stream.is_none() && sock.fd.load(Ordering::Relaxed) == fd => {
                 add(&counted_by_kernel(fd));
             }
+            Entry::Epoll(instance) => {
+                instances.insert(Arc::as_ptr(&entry), instance.waits());
+            }
+            _ => {}
         }
     }
+    let ended = rt.ended_epoll_waits.load(Ordering::Relaxed);
+    all.insert("epoll_waits".into(), ended + instances.values().sum::<u64>());
     all
 }
 

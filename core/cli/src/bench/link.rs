@@ -4,10 +4,12 @@
 //! request, one JSON object until end of file. Nothing here fails a benchmark: no answer is
 //! reported as no proof.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::Path;
 use std::time::Duration;
 
 use netacc_config::stats::Snapshot;
@@ -53,18 +55,46 @@ impl Sample {
 
     /// The bytes since the process began, of open connections and closed ones: its counters have both.
     pub(crate) fn bytes(&self) -> LinkBytes {
-        let count = |name: &str| self.0.cnt.as_ref().and_then(|cnt| cnt.get(name)).copied().unwrap_or(0);
         LinkBytes {
-            link: count("rx_bytes_link") + count("tx_bytes_link"),
-            tcp: count("rx_bytes_tcp") + count("tx_bytes_tcp"),
+            link: self.count("rx_bytes_link") + self.count("tx_bytes_link"),
+            tcp: self.count("rx_bytes_tcp") + self.count("tx_bytes_tcp"),
         }
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.0.cnt.as_ref().and_then(|cnt| cnt.get(name)).copied().unwrap_or(0)
+    }
+
+    /// The program's calls of `epoll_wait` since the process began.
+    pub(crate) fn epoll_waits(&self) -> u64 {
+        self.count("epoll_waits")
+    }
+
+    /// The same, since an earlier sample.
+    pub(crate) fn epoll_waits_since(&self, earlier: &Self) -> u64 {
+        self.epoll_waits().saturating_sub(earlier.epoll_waits())
+    }
+
+    /// Nanoseconds that threads have spun while they waited, since the process began.
+    pub(crate) fn spun_ns(&self) -> u64 {
+        self.count("spun_ns")
+    }
+
+    /// The same, since an earlier sample.
+    pub(crate) fn spun_ns_since(&self, earlier: &Self) -> u64 {
+        self.spun_ns().saturating_sub(earlier.spun_ns())
+    }
+
+    /// The statistics that a process wrote at its end, to the file that `NETACC_EXIT_STATS` names. `None` if there are none.
+    pub(crate) fn at_exit(file: &Path) -> Option<Self> {
+        let text = fs::read_to_string(file).ok()?;
+        text.lines().last().and_then(|line| serde_json::from_str(line).ok()).map(Sample)
     }
 
     /// The datagrams since the process began, on links and by the kernel, both directions together.
     pub(crate) fn datagrams(&self) -> [u64; 2] {
-        let count = |name: &str| self.0.cnt.as_ref().and_then(|cnt| cnt.get(name)).copied().unwrap_or(0);
         ["link", "kernel"]
-            .map(|way| count(&format!("datagrams_sent_{way}")) + count(&format!("datagrams_received_{way}")))
+            .map(|way| self.count(&format!("datagrams_sent_{way}")) + self.count(&format!("datagrams_received_{way}")))
     }
 
     /// The bytes since an earlier sample of the same process.

@@ -380,6 +380,11 @@ impl OwnLoad<'_> {
         }
     }
 
+    /// The library's statistics of the server; `None` without the library.
+    fn sample_of_server(&self, path: &Path) -> Option<Sample> {
+        path.is_backend().then(|| Sample::of(self.servers[path].pid)).flatten()
+    }
+
     fn run_clients(&mut self, test: &str, path: &Path, length: Length) -> Result<Run, BenchError> {
         let server = &self.servers[path];
         let server_pid = server.pid;
@@ -388,6 +393,7 @@ impl OwnLoad<'_> {
         // Connected and warm: what follows until RESULT is all measured, at both ends.
         let server_before = cpu::of_process(server_pid);
         let sleeps_before = cpu::sleeps_of_process(server_pid);
+        let before = self.sample_of_server(path);
         clients.procs.iter_mut().try_for_each(|client| client.send_line("GO"))?;
         let mut outcomes: Vec<Outcome> = Vec::new();
         for client in &mut clients.procs {
@@ -398,6 +404,7 @@ impl OwnLoad<'_> {
         }
         let server_cpu_s = cpu::of_process(server_pid) - server_before;
         let server_sleeps = cpu::sleeps_of_process(server_pid).saturating_sub(sleeps_before);
+        let served = before.zip(self.sample_of_server(path));
         let outcome = Outcome::merge(outcomes).expect("there is at least one client");
         // The clients keep their connections open until the parent ends them, so no counter is lost yet.
         let samples: Vec<Sample> = match path.is_backend() {
@@ -415,8 +422,11 @@ impl OwnLoad<'_> {
         let waits = matches!(self.load.load, LoadName::Echo | LoadName::Memcached).then(|| Waits {
             client_asks: Some(each(outcome.waits)),
             client_sleeps: each(outcome.sleeps),
-            server_asks,
+            server_asks: server_asks
+                .or_else(|| served.as_ref().map(|(before, now)| each(now.epoll_waits_since(before)))),
             server_sleeps: each(server_sleeps),
+            server_spun_ns: served.as_ref().map(|(before, now)| each(now.spun_ns_since(before))),
+            client_spun_ns: (!samples.is_empty()).then(|| each(samples.iter().map(Sample::spun_ns).sum())),
             interest_change_ns: (self.load.mode == Mode::Epoll).then(|| tidy(outcome.interest_change_ns)),
         });
         let requests_per_s = requests as f64 / outcome.seconds;

@@ -102,8 +102,10 @@ fn figures(run: &Run) -> BTreeMap<&'static str, f64> {
         ("statistics_ms", crowd.and_then(|crowd| crowd.statistics_ms)),
         ("client_asks", waits.and_then(|waits| waits.client_asks)),
         ("client_sleeps", waits.map(|waits| waits.client_sleeps)),
+        ("client_spun_ns", waits.and_then(|waits| waits.client_spun_ns)),
         ("server_asks", waits.and_then(|waits| waits.server_asks)),
         ("server_sleeps", waits.map(|waits| waits.server_sleeps)),
+        ("server_spun_ns", waits.and_then(|waits| waits.server_spun_ns)),
         ("interest_change_ns", waits.and_then(|waits| waits.interest_change_ns)),
     ];
     all.into_iter().filter_map(|(name, figure)| Some((name, figure?))).collect()

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use netacc_config::EXIT_STATS_VARIABLE;
 use serde_json::json;
 
 use super::args::RedisArgs;
@@ -138,14 +139,26 @@ impl Load for RedisLoad<'_> {
         let server_before = cpu::of_process(pid);
         let clients_before = cpu::of_children();
         let sleeps_before = [cpu::sleeps_of_process(pid), cpu::sleeps_of_children()];
-        let result = self.benchmark(test, path, requests)?.finish()?;
+        let benchmark = self.benchmark(test, path, requests)?;
+        let statistics = benchmark.statistics.clone();
+        let result = benchmark.finish()?;
         let server_cpu_s = cpu::of_process(pid) - server_before;
         let client_cpu_s = cpu::of_children() - clients_before;
         let sleeps = [cpu::sleeps_of_process(pid), cpu::sleeps_of_children()];
-        let [server_sleeps, client_sleeps] = [0, 1]
-            .map(|end| sleeps[end].saturating_sub(sleeps_before[end]) as f64 / result.requests.max(1) as f64)
-            .map(tidy);
+        let each = |count: u64| tidy(count as f64 / result.requests.max(1) as f64);
+        let [server_sleeps, client_sleeps] = [0, 1].map(|end| each(sleeps[end].saturating_sub(sleeps_before[end])));
         let after = before.as_ref().and_then(|_| Sample::of(pid));
+        let served = before.as_ref().zip(after.as_ref());
+        let client = path.is_backend().then(|| Sample::at_exit(&statistics)).flatten();
+        let waits = Waits {
+            client_asks: client.as_ref().map(|client| each(client.epoll_waits())),
+            client_sleeps,
+            client_spun_ns: client.as_ref().map(|client| each(client.spun_ns())),
+            server_asks: served.map(|(before, after)| each(after.epoll_waits_since(before))),
+            server_sleeps,
+            server_spun_ns: served.map(|(before, after)| each(after.spun_ns_since(before))),
+            interest_change_ns: None,
+        };
         let bytes = before.zip(after.as_ref()).map(|(before, after)| after.bytes_since(&before));
         Ok(Run {
             round: 0,
@@ -161,13 +174,7 @@ impl Load for RedisLoad<'_> {
             bytes_expected: path.is_backend().then(|| self.least_bytes(test, requests)),
             other_processors: None,
             crowd: None,
-            waits: Some(Waits {
-                client_asks: None,
-                client_sleeps,
-                server_asks: None,
-                server_sleeps,
-                interest_change_ns: None,
-            }),
+            waits: Some(waits),
             wakes: None,
             histogram_ns: if self.args.common.record.is_some() { result.histogram_ns } else { Vec::new() },
             reasons: after.map(|sample| sample.describe_reasons()).unwrap_or_default(),
@@ -208,6 +215,9 @@ impl RedisLoad<'_> {
 
     fn benchmark(&self, test: &str, path: &Path, requests: u64) -> Result<Benchmark, BenchError> {
         let args = self.args;
+        // If it gets more answers than it was to make requests, as with the last pipeline, redis-benchmark may report that all
+        // clients disconnected: by its timer, in the moment between the last client's end and its own.
+        let requests = requests.next_multiple_of(u64::from(args.pipeline).max(1));
         let mut command = self.stage.launcher.command(path, &args.redis_benchmark);
         command.args(&self.servers[path].target);
         command.args(["-t", test, "--precision", "3"]);
@@ -222,8 +232,10 @@ impl RedisLoad<'_> {
         let dir = self.stage.workdir.path();
         let name = format!("redis-benchmark {}", path.name());
         let record = dir.join(format!("redis-benchmark-{}.out", path.name()));
+        let statistics = dir.join(format!("redis-benchmark-{}.stats", path.name()));
+        command.env(EXIT_STATS_VARIABLE, &statistics);
         let proc = Proc::spawn(command, &name, dir)?;
-        Ok(Benchmark { proc, test: test.to_owned(), timeout: self.stage.timeout, record })
+        Ok(Benchmark { proc, test: test.to_owned(), timeout: self.stage.timeout, record, statistics })
     }
 }
 
@@ -234,6 +246,8 @@ struct Benchmark {
     timeout: Duration,
     /// The path of its output, for --keep.
     record: PathBuf,
+    /// The path of the library's statistics at its end, under the library.
+    statistics: PathBuf,
 }
 
 impl Benchmark {

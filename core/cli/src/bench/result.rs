@@ -85,16 +85,22 @@ pub struct Crowd {
 /// How often the two ends asked for what is ready, and slept, for each request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Waits {
-    /// The client's calls that ask; 0 in modes that do not ask, and not known of redis-benchmark.
+    /// The client's calls that ask; 0 in modes that do not ask, and not known of redis-benchmark without the library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_asks: Option<f64>,
     /// Its sleeps: voluntary context switches.
     pub client_sleeps: f64,
-    /// The server's calls that ask, with its warm-up; of our own server only, and not of datagrams.
+    /// Nanoseconds that it has spun while it waited, with its warm-up; under the library only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_spun_ns: Option<f64>,
+    /// The server's calls that ask: of our own server with its warm-up, and not of datagrams; of others under the library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_asks: Option<f64>,
     /// Its sleeps.
     pub server_sleeps: f64,
+    /// Nanoseconds that it has spun while it waited; under the library only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_spun_ns: Option<f64>,
     /// Nanoseconds of an `epoll_ctl` that adds or deletes one of the client's connections; in mode `epoll` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interest_change_ns: Option<f64>,

@@ -1,7 +1,7 @@
 //! Making the runtime, at the first socket that could use it.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use netacc_config::{Config, Expiry, LogLevel, Problem};
@@ -93,6 +93,7 @@ fn make() -> Runtime {
     let mut rt = Runtime {
         endpoint: None,
         spin: SpinPolicy::new(config.io.poll),
+        ended_epoll_waits: AtomicU64::new(0),
         services: Services::new(&config.promotion),
         lifetimes: Lifetimes::default(),
         config,

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_device::CompletionQueueId;
@@ -49,6 +50,10 @@ impl Instance for Epoll {
 
     fn before_fork(&self) {
         self.shared.before_fork();
+    }
+
+    fn waits(&self) -> u64 {
+        self.shared.waits.load(Ordering::Relaxed)
     }
 
     fn has_interest(&self, fd: c_int) -> bool {

@@ -7,11 +7,15 @@ The processor time of a request at one end, in the model of `models/host`:
 `asks` and `sleeps` are counted. `warm` is how many connections' states the caches keep. Call and segment
 differ only by the asks, so they are told apart badly: the intervals and correlations say how badly.
 
-`sleep` of the fit is the processor time of both parts of a wake-up, because each end of a ping-pong wakes
-the other one as often as it sleeps. The waker's part is measured directly: what a write takes longer that
-wakes a sleeping thread. The rest is the sleeper's. The former passes while the other end wakes up, and what
-of the latter delays a thread is in its wake-up: what is left of half a round trip of one connection, less all
-other work.
+`sleep` is the processor time of both parts of a wake-up, because each end of a ping-pong wakes the other
+one as often as it sleeps. Both parts are measured, by the length of the sleep (`Wakes`), and taken off
+before the fit: threads that share a processor, or wake one another soon, have sleeps of a fifth of the usual
+costs, and one such ping-pong would decide what a call costs. Only paths without these measurements have
+`sleep` fitted. The waker's part passes while the other end wakes up, and what of the sleeper's delays it is
+in its wake-up: what is left of half a round trip of one connection, less all other work.
+
+`cold` is left out where the measurements do not tell it from nothing: with few states in the caches it is as
+good as a part of each call, and takes the calls' place.
 """
 
 from __future__ import annotations
@@ -36,6 +40,12 @@ MOST_NOISE = 0.5
 #: How much a relative error of the mean counts beside one of a share. Arbitrary: enough for a mean
 #: within a percent.
 MEAN_WEIGHT = 50
+#: Sleeps for each request with which a ping-pong mostly sleeps.
+MOSTLY = 0.5
+#: Bytes of the messages that wake-ups are measured with.
+SMALL = 64
+#: Calls of a server for one wake and two messages: it reads and writes each, asks twice, and sleeps.
+PAIR_CALLS = 7.0
 #: Bins of a fitted histogram. Arbitrary: enough for a tail, few enough to read.
 BINS = 24
 
@@ -54,12 +64,56 @@ class Observation:
     size: int
     cpu_ns: float
     connections: int = 1
+    #: Nanoseconds of a request's sleeps by `Wakes.pair_ns`; None where these were not measured.
+    pairs_ns: float | None = None
 
-    def counts(self, segments: bool, warm: int) -> list[float]:
+    def counts(self, segments: bool, warm: int) -> Array:
         """How often a request has each cost, where the caches keep the states of so many connections."""
         calls = 2 + self.asks + self.sleeps
         displaced = max(0.0, 1 - warm / self.connections)
-        return [calls, 2.0 * segments, self.sleeps, 2 * self.size / 1024, displaced]
+        counts = np.array([calls, 2.0 * segments, self.sleeps, 2 * self.size / 1024, displaced])
+        return counts if self.pairs_ns is None else counts - self.sleeps * pair(segments)
+
+
+def pair(segments: bool) -> Array:
+    """How often each cost is in the server's time of a wake: it answers two messages, and sleeps."""
+    return np.array([PAIR_CALLS, 4.0 * segments, 1.0, 4 * SMALL / 1024, 0.0])
+
+
+@dataclass(frozen=True)
+class Wakes:
+    """Wakes after pauses of several lengths, by `netacc bench echo --wakes`; nanoseconds, in this order.
+
+    A sleep lasts from when nothing is left to do until the thread runs again. The shortest ones end before
+    the processor is asleep: no interrupt wakes it.
+    """
+
+    lengths: list[float]
+    #: The server's processor time of a wake: of a sleep, and of two messages.
+    servers: list[float]
+    #: How much longer the write takes that wakes.
+    wakers: list[float]
+
+    def pair_ns(self, idle_ns: float) -> float:
+        """Processor time of a sleep of that length, both parts, and of two messages."""
+        return sum(self._at(idle_ns))
+
+    def costs(self, idle_ns: float, fit: Fit) -> tuple[float, float]:
+        """The sleeper's and the waker's processor time of a sleep of that length."""
+        server, waker = self._at(idle_ns)
+        segments = "segment" in fit.values
+        known = sum(
+            count * fit.values.get(name, 0.0)
+            for name, count in zip(NAMES, pair(segments), strict=True)
+            if name != "sleep"
+        )
+        return max(server - float(known), 0.0), waker
+
+    def _at(self, idle_ns: float) -> tuple[float, float]:
+        return (
+            float(np.interp(idle_ns, self.lengths, self.servers)),
+            float(np.interp(idle_ns, self.lengths, self.wakers)),
+        )
 
 
 @dataclass(frozen=True)
@@ -82,19 +136,22 @@ class Fit:
 
 def costs(observations: Sequence[Observation], *, segments: bool) -> Fit:
     """The costs that fit the observations, relative errors alike. Without segments these cost nothing."""
-    times = np.array([each.cpu_ns for each in observations])
     most = max((each.connections for each in observations), default=0)
     left_out = {"segment"} if not segments else set()
+    if all(each.pairs_ns is not None for each in observations):
+        left_out |= {"sleep"}
     if most < MANY:
-        found, _ = _linear(observations, times, segments, most, left_out | {"cold"})
+        found, _ = _linear(observations, segments, most, left_out | {"cold"})
         return found
     # The share of displaced states has a bend, so each place of it is tried, in steps of about a tenth.
     tried = np.unique(np.geomspace(MANY / 10, most / 2, 40).round().astype(int))
-    fits = [_linear(observations, times, segments, int(warm), left_out) for warm in tried]
+    fits = [_linear(observations, segments, int(warm), left_out) for warm in tried]
     squares = np.array([square for _, square in fits])
     best = int(squares.argmin())
     found = fits[best][0]
-    free = len(times) - len(found.values) - 1
+    if not found.identified("cold"):
+        return _linear(observations, segments, most, left_out | {"cold"})[0]
+    free = len(observations) - len(found.values) - 1
     # Those that are no worse than chance makes the best one.
     bound = squares[best] * (1 + stats.f.ppf(CONFIDENCE, 1, max(free, 1)) / max(free, 1))
     likely = np.flatnonzero(squares <= bound)
@@ -104,14 +161,19 @@ def costs(observations: Sequence[Observation], *, segments: bool) -> Fit:
 
 
 def _linear(
-    observations: Sequence[Observation], times: Array, segments: bool, warm: int, left_out: set[str]
+    observations: Sequence[Observation], segments: bool, warm: int, left_out: set[str]
 ) -> tuple[Fit, float]:
     """The fit for caches that keep so many connections' states, and the sum of the squares of its errors."""
     names = [name for name in NAMES if name not in left_out]
     kept = [place for place, name in enumerate(NAMES) if name in names]
     counts = np.array([each.counts(segments, warm) for each in observations])[:, kept]
-    if len(times) <= len(names) + 1:
-        raise UnfitError(f"{len(times)} observations are too few for {len(names)} costs")
+    times = np.array([each.cpu_ns for each in observations])
+    measured = np.array([each.pairs_ns or 0.0 for each in observations])
+    # Of those that sleep for each message the sleeps are most, and their error would be that of a call.
+    asleep = np.array([each.pairs_ns is not None and each.sleeps > MOSTLY for each in observations])
+    used = ~asleep
+    if used.sum() <= len(names) + 1:
+        raise UnfitError(f"{used.sum()} observations are too few for {len(names)} costs")
     if not (np.isfinite(counts).all() and np.isfinite(times).all() and (times > 0).all()):
         raise UnfitError("an observation is no positive number")
 
@@ -122,27 +184,27 @@ def _linear(
     try:
         found, covariance = optimize.curve_fit(
             model,
-            counts,
-            times,
+            counts[used],
+            (times - measured)[used],
             p0=start,
-            sigma=times,
+            sigma=times[used],
             bounds=(0, np.inf),
             max_nfev=10_000,
         )
     except (RuntimeError, ValueError) as error:
         raise UnfitError(str(error)) from None
     errors = np.sqrt(np.diag(covariance))
-    reach = stats.t.ppf((1 + CONFIDENCE) / 2, len(times) - len(names)) * errors
+    reach = stats.t.ppf((1 + CONFIDENCE) / 2, used.sum() - len(names)) * errors
     scale = np.where(errors > 0, errors, 1)
     correlation = covariance / np.outer(scale, scale)
-    fitted = model(counts, *found)
+    fitted = measured + model(counts, *found)
     fit = Fit(
         {name: float(value) for name, value in zip(names, found, strict=True)},
         {n: (float(v - r), float(v + r)) for n, v, r in zip(names, found, reach, strict=True)},
         [[float(value) for value in row] for row in correlation],
         [(o.what, o.cpu_ns, float(f)) for o, f in zip(observations, fitted, strict=True)],
     )
-    return fit, float((((fitted - times) / times) ** 2).sum())
+    return fit, float((((fitted - times)[used] / times[used]) ** 2).sum())
 
 
 def wake_ups(round_trips: Sequence[tuple[int, int]], work_ns: float) -> list[tuple[int, int, int]]:

@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from netacc_lab.calibration.fitting import SMALL
 from netacc_lab.sim import paths as checkout
 
 #: The paths that can be measured.
 PATHS = ("tcp", "udp", "unix", "shm")
-#: The size of the messages that wake-ups are fitted on.
-SMALL = 64
 #: One measurement of one path, as `netacc bench` writes it.
 Run = Mapping[str, Any]
 #: Sleeps for each request that are most; and the part of the most sleeps with which threads were apart.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from netacc_lab.calibration import fitting
-from netacc_lab.calibration.fitting import Fit, Noise, Observation, Waker
-from netacc_lab.calibration.measuring import ALONE, SMALL, Echo, MeasuringError, counted
+from netacc_lab.calibration.fitting import SMALL, Fit, Noise, Observation, Waker, Wakes
+from netacc_lab.calibration.measuring import ALONE, Echo, MeasuringError, counted
 
 #: The bytes of one segment on the loopback, whose packets have 65,536.
 LOOPBACK_SEGMENT = "65483B"
@@ -34,6 +33,8 @@ class Calibrated:
     wake_up: Histogram
     #: The waker's part of wake-ups; None of paths, and earlier measurements, without it.
     waker: Waker | None
+    #: The parts of sleeps by their length; None where the waker's part is.
+    wakes: Wakes | None
     #: Nanoseconds from the begin of a write until the thread runs that it wakes, medians: measured, and by
     #: the fit.
     woken: tuple[float, float] | None
@@ -44,17 +45,22 @@ class Calibrated:
 
     @property
     def sleep_ns(self) -> float:
-        """The sleeper's part of what a sleep costs processors."""
-        return max(self.fit.values["sleep"] - (self.waker.mean_ns if self.waker else 0.0), 0.0)
+        """The sleeper's part of what a long sleep costs; where it is not measured, by the fit with both."""
+        return self.wakes.costs(math.inf, self.fit)[0] if self.wakes else self.fit.values["sleep"]
+
+    def sleep_costs(self, idle_ns: float) -> tuple[float, float]:
+        """What a sleep of that length takes of the sleeper's and of the waker's processor time."""
+        return self.wakes.costs(idle_ns, self.fit) if self.wakes else (self.sleep_ns, 0.0)
 
 
 def calibrated(measured: Mapping[str, Any], path: str) -> Calibrated:
     """The fit of one path."""
     try:
-        fit = fitting.costs(_observations(measured, path), segments=path != "shm")
+        wakes = _wakes(measured, path)
+        by_length = _by_length(wakes) if wakes else None
+        fit = fitting.costs(_observations(measured, path, by_length), segments=path != "shm")
         values = fit.values
         call, segment = values["system-call"], values.get("segment", 0.0)
-        wakes = measured.get("wakes", {}).get(path, {"runs": []})["runs"]
         waker = fitting.waker(_waking_writes(wakes)) if wakes else None
         # Without sleeps: the waker's part passes while the other end wakes up, and what of the sleeper's
         # delays it is in the wake-up.
@@ -64,56 +70,49 @@ def calibrated(measured: Mapping[str, Any], path: str) -> Calibrated:
         turn = 3 * call + 2 * SMALL / 1024 * values["copy-per-kib"]
         notice = max(_median(polled) / 2 - turn, 0.0) if polled else None
         woken = None
-        if waker:
+        if wakes:
             # The write itself, the wake-up, and the call that slept returns.
             fitted = 2 * call + segment + fitting.middle(wake_up)
-            woken = (median(_median(_longest(run)["delay_ns"]) for run in wakes), fitted)
-        return Calibrated(path, fit, wake_up, waker, woken, notice, _stream(measured, path, fit))
+            woken = (_median(_longest(wakes)["delay_ns"]), fitted)
+        return Calibrated(path, fit, wake_up, waker, by_length, woken, notice, _stream(measured, path, fit))
     except (KeyError, IndexError, TypeError) as error:
         raise MeasuringError(f"measurements of {path}: incomplete ({error!r})") from None
     except fitting.UnfitError as error:
         raise MeasuringError(f"measurements of {path}: {error}") from None
 
 
-def _waking_writes(runs: Sequence[Mapping[str, Any]]) -> list[tuple[float, int]]:
-    """What writes that wake took longer than others of their round."""
-    return [
-        (float(value) - float(run["wakes"]["other_ns"]), int(count))
-        for run in runs
-        for value, count in _longest(run)["waking_ns"]
-    ]
+def _wakes(measured: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
+    """The fastest round of wakes, as for other measurements; None of a path without them."""
+    rounds = [run["wakes"] for run in measured.get("wakes", {}).get(path, {"runs": []})["runs"]]
+
+    def took(wakes: Mapping[str, Any]) -> float:
+        return sum(float(each["server_cpu_ns"]) + _median(each["waking_ns"]) for each in wakes["by_pause"])
+
+    return min(rounds, key=took) if rounds else None
 
 
-def sleep_costs(
-    measured: Mapping[str, Any], path: str, found: Calibrated, idle_ns: float
-) -> tuple[float, float]:
-    """What a sleep of that length takes of the sleeper's and of the waker's processor time, in nanoseconds.
-
-    A sleep is from when nothing is left to do until the thread runs again. The shortest ones end before the
-    processor is asleep: no interrupt wakes it.
-    """
-    lengths, sleepers, wakers = [], [], []
-    runs = measured["wakes"][path]["runs"]
-    for place, last in enumerate(runs[0]["wakes"]["by_pause"]):
-        wakes = [run["wakes"]["by_pause"][place] for run in runs]
-        lengths.append(last["pause_ns"] + median(_median(wake["delay_ns"]) for wake in wakes))
-        writes = [
-            _median(wake["waking_ns"]) - run["wakes"]["other_ns"]
-            for wake, run in zip(wakes, runs, strict=True)
-        ]
-        wakers.append(max(median(writes), 0.0))
-        sleepers.append(median(wake["server_cpu_ns"] for wake in wakes))
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    at = [lengths[place] for place in order]
-    sleeper = np.interp(idle_ns, at, [sleepers[place] - sleepers[-1] for place in order])
-    waker = np.interp(idle_ns, at, [wakers[place] for place in order])
-    return max(found.sleep_ns + float(sleeper), 0.0), float(waker)
+def _by_length(wakes: Mapping[str, Any]) -> Wakes:
+    found = sorted(
+        (
+            float(each["pause_ns"]) + _median(each["delay_ns"]),
+            float(each["server_cpu_ns"]),
+            max(_median(each["waking_ns"]) - float(wakes["other_ns"]), 0.0),
+        )
+        for each in wakes["by_pause"]
+    )
+    lengths, servers, wakers = (list(column) for column in zip(*found, strict=True))
+    return Wakes(lengths, servers, wakers)
 
 
-def _longest(run: Mapping[str, Any]) -> Mapping[str, Any]:
+def _longest(wakes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Wakes after the longest pause, as in ping-pongs."""
-    found: Mapping[str, Any] = run["wakes"]["by_pause"][-1]
+    found: Mapping[str, Any] = wakes["by_pause"][-1]
     return found
+
+
+def _waking_writes(wakes: Mapping[str, Any]) -> list[tuple[float, int]]:
+    """What writes that wake took longer than others of their round."""
+    return [(float(value) - wakes["other_ns"], int(count)) for value, count in _longest(wakes)["waking_ns"]]
 
 
 def _median(histogram: Sequence[tuple[int, int]]) -> float:
@@ -125,7 +124,7 @@ def _median(histogram: Sequence[tuple[int, int]]) -> float:
     raise fitting.UnfitError("a histogram is empty")
 
 
-def _observations(measured: Mapping[str, Any], path: str) -> list[Observation]:
+def _observations(measured: Mapping[str, Any], path: str, wakes: Wakes | None) -> list[Observation]:
     """Of ping-pongs without polling."""
     changes = 2 * interest_change_ns(measured, path)
     found = []
@@ -141,8 +140,13 @@ def _observations(measured: Mapping[str, Any], path: str) -> list[Observation]:
                 continue
             what = f"{kind.clients} connections, {kind.size} B, {end}, round {run['round']}"
             cpu = run[f"{end}_cpu_s"] * 1e9 / requests
+            sleeps = waits[f"{end}_sleeps"]
+            pairs = None
+            if wakes:
+                idle = 1e9 / run["requests_per_s"] - cpu
+                pairs = sleeps * wakes.pair_ns(max(idle, 0.0) / sleeps) if sleeps > 0 else 0.0
             cpu -= changes * (kind.rewatch and end == "client")
-            found.append(Observation(what, asks, waits[f"{end}_sleeps"], kind.size, cpu, kind.clients))
+            found.append(Observation(what, asks, sleeps, kind.size, cpu, kind.clients, pairs))
     return found
 
 
@@ -226,11 +230,10 @@ def stack(measured: Mapping[str, Any], found: Calibrated, interruptions: Noise |
     for name, value in found.fit.values.items():
         low, high = found.fit.intervals[name]
         doubt = "" if found.fit.identified(name) else "; not identified"
-        why = f"{source}; 95 %: {low:,.0f} to {high:,.0f} ns{doubt}"
-        if name == "sleep" and found.waker:
-            value = found.sleep_ns
-            why += f". That is with the waker's part, of {found.waker.mean_ns:,.0f} ns, which is taken off"
-        add(name, f'"{round(value)}ns"', why)
+        add(name, f'"{round(value)}ns"', f"{source}; 95 %: {low:,.0f} to {high:,.0f} ns{doubt}")
+    if found.wakes:
+        why = f"netacc calibrate, {found.path}: the server's processor time of a wake, less two messages"
+        add("sleep", f'"{round(found.sleep_ns)}ns"', why)
     if found.fit.warm:
         warm, least, most = found.fit.warm
         add("warm-connections", str(warm), f"{source}; 95 %: {least} to {most}")
