@@ -8,6 +8,7 @@
 //! * [`todo`](mod@todo): work that is queued under locks, for the control path.
 //! * [`adopt`]: the streams that there are.
 //! * [`open`]: opening streams.
+//! * [`finding`]: finding their peers.
 //! * [`incoming`]: completions and messages that arrive on links.
 //! * [`direct`]: messages that are received without being announced first.
 //! * [`progress`]: the control path.
@@ -49,6 +50,7 @@ pub(crate) mod contest;
 mod datagrams;
 mod direct;
 mod dying;
+mod finding;
 mod flows;
 mod incoming;
 mod leave;
@@ -64,6 +66,7 @@ mod sharing;
 mod silence;
 mod timers;
 mod todo;
+mod unaccepted;
 
 use promotions::Promotions;
 use sharing::SeenOrder;

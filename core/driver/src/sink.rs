@@ -26,6 +26,9 @@ pub trait ReadySink: Send + Sync {
         Ok(())
     }
 
+    /// The peer of an opener's stream was found: the stream waits for a link to it. Called with nothing locked.
+    fn peer_found(&self, _stream: &StreamCell) {}
+
     /// The stream has gone onto a link, is about to, or has left it: the owner may watch its anchor, and move the link to a completion queue of
     /// its own. Called from [`Endpoint::progress`](crate::Endpoint::progress) with nothing locked.
     fn moved(&self, stream: &Arc<StreamCell>);

@@ -7,10 +7,8 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use netacc_device::{
-    DeviceError, FourTuple, Instant, Obstacle, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM,
-};
-use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
+use netacc_device::{DeviceError, FourTuple, Instant, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM};
+use netacc_proto::{Accept, Open, Reason, RingDescriptor, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
 use super::promotions::{Peer, Promotions, Usability, Waiting};
 use super::reasons::{reason_of, reason_without_region};
@@ -22,63 +20,6 @@ use crate::stream::{Attachment, Listed, LockedStream, Outgoing, Referral};
 use crate::{Counters, LinkCell, StreamCell};
 
 impl Endpoint {
-    /// Begins promoting an opener's stream, if its peer is accelerated. Control path: may allocate and make system
-    /// calls. An error is the reason why the stream is not promoted now.
-    pub fn promote(&self, cell: &Arc<StreamCell>) -> Result<(), Reason> {
-        let peer = self.find_peer(cell)?;
-        self.place(peer);
-        Ok(())
-    }
-
-    /// As [`promote`](Endpoint::promote), for one of many streams: finds the peer, and leaves the rest to the next
-    /// [`progress`](Endpoint::progress), which visits the links that are being made once for all of them.
-    pub fn enqueue_promotion(&self, cell: &Arc<StreamCell>) -> Result<(), Reason> {
-        self.find_peer(cell).map(|_| ())
-    }
-
-    /// As [`enqueue_promotion`](Endpoint::enqueue_promotion), in a thread beside the one that calls
-    /// [`progress`](Endpoint::progress), which is requested. The control path alone connects links and opens streams on them.
-    pub fn prepare_promotion(&self, cell: &Arc<StreamCell>) -> Result<(), Reason> {
-        self.enqueue_promotion(cell)?;
-        self.need_helper();
-        Ok(())
-    }
-
-    /// Finds the peer of an opener's stream, which then waits for a link to it.
-    fn find_peer(&self, cell: &Arc<StreamCell>) -> Result<PeerAddress, Reason> {
-        {
-            let mut guard = cell.lock(self);
-            if guard.proto().role() != Role::Opener || !guard.proto().may_promote() || guard.link().is_some() {
-                return Err(Reason::PeerBusy);
-            }
-            guard.change_aside(LockedStream::confirm_addresses)?;
-        }
-        if let Some(reason) = self.suspension_reason() {
-            return Err(reason);
-        }
-        self.sink().may_promote()?;
-        let (peer, hint) = self.directory().lookup(&cell.tuple()).ok_or_else(|| self.obstacle(cell, Role::Opener))?;
-        cell.lock(self).change(|stream| stream.inner.attempt.referral = Referral::None);
-        self.promotions.lock().add(peer, cell, hint);
-        Ok(peer)
-    }
-
-    /// The reason why no peer was found at the other end of a stream, or why the peer did not find this one. Control
-    /// path: may make system calls.
-    pub fn obstacle(&self, cell: &StreamCell, role: Role) -> Reason {
-        match self.directory().obstacle(&cell.tuple(), role == Role::Acceptor) {
-            Some(Obstacle::NoDevice) => Reason::DeviceAbsent,
-            Some(Obstacle::NoPort) => Reason::NoLinkPort,
-            Some(Obstacle::PortTaken) => Reason::LinkPortTaken,
-            Some(Obstacle::OtherUser) => Reason::PeerOtherUser,
-            Some(Obstacle::NotAccepted) => Reason::PeerNotAccepted,
-            Some(Obstacle::NotOffered) => Reason::PeerKeepsTcp,
-            Some(Obstacle::Apart) => Reason::PeerApart,
-            Some(Obstacle::Elsewhere) => Reason::PeerElsewhere,
-            _ => Reason::PeerNotFound,
-        }
-    }
-
     /// The peer has referred a stream, which has left its link, to a process that is at `peer`.
     pub(crate) fn follow_referral(&self, cell: &Arc<StreamCell>, peer: PeerAddress) {
         cell.lock(self).change(|stream| stream.inner.attempt.referral = Referral::Followed);

@@ -27,6 +27,7 @@ impl Endpoint {
     pub fn progress(&self, now: Instant) -> Option<Instant> {
         self.handle_cm_events();
         self.poll(self.control_cq);
+        let unaccepted = self.find_accepted(now);
         let waiting = self.place_waiting(now);
         let flows = self.progress_flows(now);
         let silence = self.check_silence(now);
@@ -38,7 +39,7 @@ impl Endpoint {
         let expiry = self.expire_links(now);
         let todo = self.todo.lock();
         let retry = todo.wants_retry().then(|| now + RETRY_INTERVAL);
-        Instant::earliest([retry, waiting, flows, silence, todo.timers.next(), expiry])
+        Instant::earliest([retry, unaccepted, waiting, flows, silence, todo.timers.next(), expiry])
     }
 
     /// Does work that was queued, and checks timers that are due, in the order in which one may cause another.

@@ -19,6 +19,7 @@ use netacc_device::{Capabilities, ConnectionId, Instant, PeerAddress, QueuePairI
 use netacc_proto::Reason;
 
 use super::sharing::Distribution;
+use super::unaccepted::Unaccepted;
 use crate::counted::{Tallied, Tally};
 use crate::{LinkCell, StreamCell};
 
@@ -57,6 +58,8 @@ pub(crate) struct Promotions {
     queued: HashMap<u32, Place>,
     /// The ticket of the next stream.
     next_ticket: u64,
+    /// Streams whose peers are not found yet.
+    pub(super) unaccepted: Unaccepted,
 }
 
 /// A stream's place in a queue.
@@ -115,6 +118,7 @@ pub(super) enum Usability {
 impl Promotions {
     /// `stream` waits for a link to `peer`, if it does not already wait.
     pub(super) fn add(&mut self, peer: PeerAddress, stream: &Arc<StreamCell>, hint: u32) {
+        self.unaccepted.remove(stream);
         if self.queued.contains_key(&stream.number) {
             return;
         }
@@ -127,6 +131,7 @@ impl Promotions {
 
     /// `stream` does not wait any more.
     pub(super) fn remove(&mut self, stream: &Arc<StreamCell>) {
+        self.unaccepted.remove(stream);
         // Mostly none waits, and hashing the number costs more than all else here.
         if self.queued.is_empty() {
             return;

@@ -81,14 +81,18 @@ impl Todo {
 
 impl Endpoint {
     /// The amount of work that `progress` has of each kind, for human readers.
-    pub fn backlog(&self) -> [(&'static str, usize); 18] {
+    pub fn backlog(&self) -> [(&'static str, usize); 19] {
         let connecting = self.attempts.lock().len();
-        let waiting = self.promotions.lock().waiting();
+        let (waiting, unaccepted) = {
+            let promotions = self.promotions.lock();
+            (promotions.waiting(), promotions.unaccepted.count())
+        };
         let todo = self.todo.lock();
         let timed = |kind| todo.timers.count(kind);
         [
             ("connecting", connecting),
             ("waiting", waiting),
+            ("unaccepted", unaccepted),
             ("starved", timed(Kind::Starved)),
             ("lingering", timed(Kind::Lingering)),
             ("release", todo.queued.release.len() + todo.queued.left.len()),

@@ -1,5 +1,6 @@
 //! Two endpoints on loopback devices: bringing links up, opening streams, leaving links, refusing strangers.
 
+mod accepting;
 #[path = "../common/mod.rs"]
 mod common;
 mod datagrams;
