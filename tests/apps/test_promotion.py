@@ -33,7 +33,8 @@ CALLS = {
     # Once for many connections.
     "getrandom": 0,
 }
-FEW, MANY = 50, 150
+#: Fewer than a crowd, whose connections get their links before they are used.
+FEW, MANY = 10, 60
 #: `netacc_ss` takes calls, too.
 TOLERANCE = 0.2
 #: Before each marker that is written, and before the opener reads the acceptor's: three. And when the helper

@@ -329,6 +329,10 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
         self.is_near(tuple) && self.near.as_ref().is_none_or(|near| near.trusts(tuple))
     }
 
+    fn shows_accepted(&self, tuple: &FourTuple) -> bool {
+        self.is_near(tuple) && self.near.as_ref().is_some_and(|near| near.shows_accepted(tuple))
+    }
+
     fn admits(&self, peer: PeerAddress, tuple: &FourTuple) -> bool {
         match F::socket_address(peer) {
             Some(peer) => !self.is_near(tuple) && peer.ip() == tuple.remote.ip() && self.may_serve(tuple),

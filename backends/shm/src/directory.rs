@@ -66,6 +66,10 @@ impl Directory for ShmDevice {
         tuple::same_host(t) && !self.spans_namespaces()
     }
 
+    fn shows_accepted(&self, t: &FourTuple) -> bool {
+        tuple::same_host(t)
+    }
+
     fn admits(&self, _: PeerAddress, t: &FourTuple) -> bool {
         self.serves(t)
     }
@@ -162,6 +166,7 @@ mod tests {
         let (here, beyond) = (tuple("127.0.0.1:80", "127.0.0.1:5000"), tuple("198.18.255.1:80", "198.18.255.2:5000"));
         for t in [&here, &beyond] {
             assert!(one.serves(t) && !one.trusts(t) && one.admits(other.address(), t));
+            assert_eq!(one.shows_accepted(t), *t == here);
             assert_eq!(one.publish(t, 3), Ok(()));
             assert_eq!(other.lookup(&t.reversed()), None, "not yet");
         }

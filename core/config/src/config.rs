@@ -139,6 +139,9 @@ impl Config {
     }
 }
 
+/// The default of `NACC_PROMOTE_AFTER`.
+const AFTER_OPERATIONS: u32 = 2;
+
 impl PromotionConfig {
     /// Operations that a connection must have seen before it is promoted.
     pub fn threshold(&self) -> u32 {
@@ -147,6 +150,12 @@ impl PromotionConfig {
         } else {
             self.after_operations
         }
+    }
+
+    /// Whether a connection that is one of many asks for its link when it is made: unless more operations are configured
+    /// than by default, or connections are to begin on TCP.
+    pub fn admits_crowds(&self) -> bool {
+        !self.tcp_first && self.threshold() <= AFTER_OPERATIONS
     }
 }
 
@@ -219,7 +228,7 @@ impl Default for PromotionConfig {
             fast_connect: false,
             // A connection with one request never pays for a link.
             path: PathPolicy::default(),
-            after_operations: 2,
+            after_operations: AFTER_OPERATIONS,
         }
     }
 }

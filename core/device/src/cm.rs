@@ -259,6 +259,13 @@ pub trait Directory: Send + Sync {
     /// there or [`UNKNOWN_STREAM`].
     fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)>;
 
+    /// Whether `lookup` finds a process for `tuple` once that has accepted the connection, and not before. Otherwise what
+    /// it finds is a guess.
+    fn shows_accepted(&self, tuple: &FourTuple) -> bool {
+        let _ = tuple;
+        false
+    }
+
     /// The number under which this process published `tuple` (as this process sees it), where peers cannot look it up.
     fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
         let _ = tuple;

@@ -17,7 +17,7 @@
 //! [`socket`], [`ring`], [`runtime`], `anchor`, [`switching`], [`holders`], [`vfork`] |
 //! | traits: the interfaces of an epoll instance to the table ([`instance`]) and to the sockets that it watches
 //! ([`watchers`]) | [`instance`], [`watchers`] |
-//! | independent parts: answers, throughput and lifetimes, which decide between link and TCP; other holders of a socket; spinning;
+//! | independent parts: answers, throughput, lifetimes and crowds, which decide between link and TCP; other holders of a socket; spinning;
 //! events of a trace
 //! | [`answers`], [`bulk`], `batch`, [`datagram`] sockets, [`family`], [`spin`], `trace` |
 //! | the C library, the kernel, and the library's own descriptors | [`os`] |
@@ -35,6 +35,7 @@ pub mod answers;
 mod batch;
 pub mod bulk;
 pub mod control;
+pub mod crowds;
 pub mod datagram;
 pub mod epoll;
 pub mod family;

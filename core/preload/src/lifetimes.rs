@@ -18,7 +18,7 @@ const BYTES: u64 = 16 << 10;
 /// So many short connections in a row make the next one wait. Arbitrary.
 const EVIDENCE: u8 = 4;
 /// A power of two. Arbitrary.
-const SLOTS: usize = 256;
+pub const SLOTS: usize = 256;
 
 /// The number of connections in a row that were too short for a link, of each service.
 #[derive(Debug)]
@@ -35,10 +35,15 @@ impl Default for Lifetimes {
 impl Lifetimes {
     /// The operation at which the next connection to `service` is to be promoted; `least` if nothing speaks against it.
     pub fn first_try(&self, service: &SocketAddr, least: u32) -> u32 {
-        match self.slot(service).load(Ordering::Relaxed) {
-            0..EVIDENCE => least,
-            EVIDENCE.. => least.max(PAYS),
+        match self.are_short(service) {
+            false => least,
+            true => least.max(PAYS),
         }
+    }
+
+    /// Whether the last connections to `service` were too short for a link.
+    pub fn are_short(&self, service: &SocketAddr) -> bool {
+        self.slot(service).load(Ordering::Relaxed) >= EVIDENCE
     }
 
     /// A connection to `service` has ended after so many calls that moved so many bytes.
@@ -50,14 +55,19 @@ impl Lifetimes {
     }
 
     fn slot(&self, service: &SocketAddr) -> &AtomicU8 {
-        let address = match service.ip().to_canonical() {
-            IpAddr::V4(ip) => u64::from(ip.to_bits()),
-            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64 ^ ip.to_bits() as u64,
-        };
-        // Fibonacci hashing: enough to tell services apart, and each connection takes it twice.
-        let spread = (address << 16 ^ u64::from(service.port())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.slots[(spread >> (u64::BITS - SLOTS.trailing_zeros())) as usize]
+        &self.slots[slot_of(service)]
     }
+}
+
+/// The slot of a service, below [`SLOTS`].
+pub fn slot_of(service: &SocketAddr) -> usize {
+    let address = match service.ip().to_canonical() {
+        IpAddr::V4(ip) => u64::from(ip.to_bits()),
+        IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64 ^ ip.to_bits() as u64,
+    };
+    // Fibonacci hashing: enough to tell services apart, and each connection takes it a few times.
+    let spread = (address << 16 ^ u64::from(service.port())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (spread >> (u64::BITS - SLOTS.trailing_zeros())) as usize
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use netacc_registry::{BackendFds, GiveBack};
 use parking_lot::Mutex;
 
 use crate::answers::Services;
+use crate::crowds::Crowds;
 use crate::datagram::Flows;
 use crate::lifetimes::Lifetimes;
 use crate::os::clock::now;
@@ -25,11 +26,13 @@ use crate::os::inside::is_inside;
 use crate::os::{kept, own};
 use crate::spin::SpinPolicy;
 
+pub(crate) mod arrivals;
 pub(crate) mod assistants;
 pub(crate) mod helper;
 pub(crate) mod inherited;
 pub(crate) mod poller;
 
+use arrivals::{Arrival, Arrivals};
 use assistants::Assistants;
 use helper::Helper;
 pub use inherited::Inherited;
@@ -60,12 +63,16 @@ pub struct Runtime {
     pub(crate) ended_epoll_waits: AtomicU64,
     /// Streams whose promotion is to be tried.
     pub(crate) promotions: Mutex<Vec<Arc<StreamCell>>>,
+    /// What connections of crowds have asked for.
+    pub(crate) arrivals: Arrivals,
     /// Accepted streams whose peers have not asked for promotion: the helper finds out why.
     pub(crate) unrequested: Mutex<Vec<Arc<StreamCell>>>,
     /// The answer times of the services that this process has connected to.
     pub(crate) services: Services,
     /// How long connections to services live.
     pub(crate) lifetimes: Lifetimes,
+    /// Services with many connections of this process.
+    pub(crate) crowds: Crowds,
     /// The first helper thread, as others reach it.
     pub(crate) helper: Helper,
     /// The others.
@@ -182,6 +189,13 @@ impl Runtime {
         }
         self.promotions.lock().push(cell.clone());
         if let Some(endpoint) = &self.endpoint {
+            endpoint.need_helper();
+        }
+    }
+
+    /// A connection of a crowd asks for links. The helper serves such requests together.
+    pub(crate) fn request_new(&self, arrival: Arrival) {
+        if let (true, Some(endpoint)) = (self.arrivals.add(arrival), &self.endpoint) {
             endpoint.need_helper();
         }
     }

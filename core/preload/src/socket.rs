@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::anchor::dissolve;
 use crate::answers::Answers;
+use crate::crowds::Member;
 use crate::datagram::Datagram;
 use crate::family::{self, Others};
 use crate::holders::{socket_number, Loans, Sender};
@@ -63,6 +64,8 @@ pub struct Socket {
     pub operations: AtomicU32,
     /// The count of `operations` at which promotion is tried next.
     pub promotion: PromotionSchedule,
+    /// Its place among this process's connections to the same service; `None` where it has none.
+    pub crowd: Option<Member>,
     /// The measurements that decide whether its link is worthwhile; `None` where they are not needed.
     pub answers: Option<Box<Answers>>,
     /// The error that ended a call which returned a number of bytes: for the next call. 0 for none.
@@ -137,6 +140,7 @@ impl Socket {
             notices: Notices::default(),
             operations: AtomicU32::new(0),
             promotion: PromotionSchedule::new(promote_at),
+            crowd: None,
             answers: None,
             deferred_error: AtomicI32::new(0),
             sleeps: Sleeps::default(),

@@ -18,6 +18,7 @@ use crate::os::clock::now;
 use crate::os::own::drain;
 use crate::os::{log, real};
 use crate::ring::foreign::{self, Verdict};
+use crate::runtime::arrivals::{Arrival, GATHERING};
 use crate::runtime::assistants::Done;
 use crate::runtime::helper::{ASLEEP, DEVICE, PROOFS, STATS, UNWATCHED};
 use crate::runtime::poller::KICK;
@@ -65,6 +66,7 @@ fn run(rt: &'static Runtime) {
         unwatched: Unwatched::new(rt, endpoint),
         kicked: false,
         child_waits_since: None,
+        arrivals_at: None,
         giving_back: None,
     };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
@@ -83,6 +85,8 @@ struct Helper<'a> {
     kicked: bool,
     /// Since when the helper has tried to serve it.
     child_waits_since: Option<Instant>,
+    /// When the requests of crowds are served. `None`: there was none at the last turn.
+    arrivals_at: Option<Instant>,
     /// Since when connections are demoted because the program is short of descriptors.
     giving_back: Option<Instant>,
 }
@@ -96,6 +100,7 @@ impl Helper<'_> {
         }
         let kicks = rt.helper.kicks.load(Ordering::SeqCst);
         self.serve_requests();
+        let arrivals = self.serve_arrivals(now());
         queues::of_process().check_due(endpoint);
         let next = endpoint.progress(now());
         let on_links = links::tend(rt, endpoint);
@@ -105,6 +110,7 @@ impl Helper<'_> {
         let ring_check = rt.helper.mappings().and_then(|_| foreign::next_check());
         let next = next
             .into_iter()
+            .chain(arrivals)
             .chain(on_links)
             .chain(queues::of_process().next_check())
             .chain(search)
@@ -153,6 +159,33 @@ impl Helper<'_> {
         flows::request_wanted(self.rt, self.endpoint);
     }
 
+    /// Serves the requests of crowds if their time has come. Returns when that is.
+    fn serve_arrivals(&mut self, now: Instant) -> Option<Instant> {
+        if self.rt.arrivals.is_empty() {
+            return None;
+        }
+        let at = *self.arrivals_at.get_or_insert(now + GATHERING);
+        if now < at {
+            return Some(at);
+        }
+        self.arrivals_at = None;
+        for arrival in self.rt.arrivals.take() {
+            match arrival {
+                Arrival::Stream(cell) => self.enqueue_new(&cell),
+                Arrival::All(service) => {
+                    let streams = self.endpoint.streams().into_iter();
+                    streams.filter(|cell| cell.tuple().remote == service).for_each(|cell| self.enqueue_new(&cell));
+                }
+            }
+        }
+        None
+    }
+
+    fn enqueue_new(&self, cell: &Arc<StreamCell>) {
+        Done::add(&self.rt.helper.done.promotions, 1);
+        self.endpoint.enqueue_new(cell);
+    }
+
     /// How long the helper may sleep if its next task is due at `next`; -1 is for ever.
     fn timeout_ms(&mut self, next: Option<Instant>) -> c_int {
         let mut timeout = match next {
@@ -182,6 +215,7 @@ impl Helper<'_> {
     fn has_work(&self) -> bool {
         let requested = !self.rt.promotions.lock().is_empty() || !self.rt.unrequested.lock().is_empty();
         let requested = requested || !self.rt.flows.wanted.lock().is_empty() || links::has_work(self.rt);
+        let requested = requested || self.arrivals_at.is_none() && !self.rt.arrivals.is_empty();
         requested || self.endpoint.has_work() || self.searches.is_due()
     }
 

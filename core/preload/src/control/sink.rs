@@ -12,6 +12,7 @@ use netacc_proto::Reason;
 use super::{flows, links, proofs};
 use crate::os::log;
 use crate::ring::foreign::{self, Verdict};
+use crate::runtime::arrivals::Arrival;
 use crate::runtime::{get, Runtime};
 use crate::stats::StandIn;
 use crate::table::{self, Entry, NO_FD};
@@ -91,6 +92,13 @@ impl ReadySink for Sink {
         let allowed =
             foreign::verdict() == Verdict::Files || get().is_none_or(|rt| rt.config.unseen_io == UnseenIoPolicy::Log);
         allowed.then_some(()).ok_or(Reason::UnseenIo)
+    }
+
+    fn peer_found(&self, stream: &StreamCell) {
+        let service = stream.tuple().remote;
+        if let Some(rt) = get().filter(|rt| rt.crowds.found(&service)) {
+            rt.request_new(Arrival::All(service));
+        }
     }
 
     fn moved(&self, stream: &Arc<StreamCell>) {

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::sink::Sink;
 use super::{assistant, helper, shortage};
 use crate::answers::Services;
+use crate::crowds::Crowds;
 use crate::datagram::Flows;
 use crate::lifetimes::Lifetimes;
 use crate::os::clock::now;
@@ -20,6 +21,7 @@ use crate::os::errno::{errno, set_errno};
 use crate::os::inside::Inside;
 use crate::os::{kept, limits, log, own, real};
 use crate::ring::foreign;
+use crate::runtime::arrivals::Arrivals;
 use crate::runtime::assistants::Assistants;
 use crate::runtime::helper::{Helper, ASLEEP};
 use crate::runtime::inherited::Requests;
@@ -96,6 +98,7 @@ fn make() -> Runtime {
         ended_epoll_waits: AtomicU64::new(0),
         services: Services::new(&config.promotion),
         lifetimes: Lifetimes::default(),
+        crowds: Crowds::default(),
         config,
         problems,
         backend: "none".into(),
@@ -106,6 +109,7 @@ fn make() -> Runtime {
         refused: String::new(),
         refused_for: Reason::None,
         promotions: Mutex::default(),
+        arrivals: Arrivals::default(),
         unrequested: Mutex::default(),
         helper,
         assistants: Assistants::default(),

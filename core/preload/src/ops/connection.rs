@@ -23,6 +23,7 @@ use netacc_proto::{Reason, Role};
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
 use crate::control::{self, shortage};
+use crate::crowds::Asks;
 use crate::datagram::{self, Datagram};
 use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending};
@@ -30,6 +31,7 @@ use crate::os::addresses::{self, canonical};
 use crate::os::asleep::asleep;
 use crate::os::errno::{errno, set_errno};
 use crate::os::{access, confinement, inside, real, sockopt};
+use crate::runtime::arrivals::Arrival;
 use crate::runtime::Runtime;
 use crate::socket::{self, Listener, Sleeps, Socket};
 use crate::table::{self, Entry};
@@ -409,7 +411,28 @@ fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: O
     if listener.descriptors.load(Ordering::Relaxed) > 1 {
         replace_everywhere(entry, &new);
     }
-    table::insert(fd, new);
+    table::insert(fd, new.clone());
+    if let Entry::Stream(sock) = &*new {
+        ask_with_crowd(sock);
+    }
+}
+
+/// A connection that was just made asks for its link at once if it is one of many.
+fn ask_with_crowd(sock: &Socket) {
+    let Some(crowd) = sock.crowd.as_ref().filter(|crowd| crowd.is_of_many()) else { return };
+    let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return };
+    let tuple = cell.tuple();
+    let service = tuple.remote;
+    // Elsewhere an attempt that comes before the peer's program has accepted the connection fails.
+    let shows_accepted = rt.endpoint().is_some_and(|endpoint| endpoint.directory().shows_accepted(&tuple));
+    if !shows_accepted || cell.is_pinned() || cell.is_shared() || rt.lifetimes.are_short(&service) {
+        return;
+    }
+    match crowd.asks() {
+        Asks::Later => {}
+        Asks::Now => rt.request_new(Arrival::Stream(cell.clone())),
+        Asks::WithAll => rt.request_new(Arrival::All(service)),
+    }
 }
 
 /// Makes a stream of a connection that came from another process at its first use, so that it may be promoted once no
@@ -544,6 +567,9 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, local: Local, nonblocki
     sock.accepted = accepted;
     sock.sleeps = Sleeps::of_new(accepted);
     sock.answers = answers(rt, role, &tuple);
+    if role == Role::Opener && rt.config.promotion.admits_crowds() {
+        sock.crowd = Some(rt.crowds.join(&tuple.remote));
+    }
     if promote_at == PromotionSchedule::NEVER {
         sock.record_reason(Reason::TcpFirst);
     }

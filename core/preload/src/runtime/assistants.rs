@@ -15,7 +15,7 @@ use super::poller::Poller;
 /// The work that a helper thread has done, counted.
 #[derive(Default)]
 pub(crate) struct Done {
-    /// Connections whose peers it has found, or tried to find, for a promotion.
+    /// Connections whose peers it has found, or tried to find, for a promotion. Those of crowds are the first thread's.
     pub(crate) promotions: AtomicU64,
     /// Events of anchors.
     pub(crate) anchor_events: AtomicU64,
