@@ -22,12 +22,11 @@ CALLS = {
     # The protocol; the kernel's counts, on each side.
     "getsockopt": 3,
     "setsockopt": 0,
-    # Unread bytes, and whether the marker is out, on each side.
-    "ioctl": 4,
-    # A marker, and one more message of the program's, on each side.
-    "sendto": 4,
-    # The same. A marker is peeked at first.
-    "recvfrom": 6,
+    # Unread bytes, on each side.
+    "ioctl": 2,
+    # One message of the program's, on each side, and no marker.
+    "sendto": 2,
+    "recvfrom": 2,
     # The anchor, on each side.
     "epoll_ctl": 2,
     # Once for many connections.

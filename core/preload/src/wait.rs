@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libc::pollfd;
-use netacc_device::{Armed, CompletionQueueId};
-use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell};
+use netacc_device::{Armed, CompletionQueueId, Wait};
+use netacc_driver::{AnchorProgress, Endpoint, LinkCell, Readiness, StreamCell};
 use netacc_socket::{Limit, Waited};
 
 use crate::anchor::anchor_event;
@@ -44,6 +44,9 @@ use sleeper::StreamWait;
 
 /// The longest sleep of a thread without a descriptor that could wake it. Arbitrary.
 pub const WITHOUT_EVENTFD: Duration = Duration::from_millis(5);
+
+/// How long a thread sleeps before it checks again whether a stream has changed its path. Arbitrary.
+const STEP: Duration = Duration::from_millis(1);
 
 /// The rest of a call's time. A call without a limit that must not be restarted gets a very long limit, because the
 /// kernel does not restart a wait with a time limit.
@@ -72,20 +75,25 @@ pub fn for_stream(
         let guard = cell.lock(endpoint);
         (guard.link().cloned(), guard.proto().is_linked())
     };
-    let (Some(link), true) = (link, linked) else {
-        return in_transition(endpoint, cell, fd, want, limit);
+    let (Some(link), true) = (link.as_ref(), linked) else {
+        return match link {
+            Some(link) if cell.lock(endpoint).proto().expects_unmarked() => {
+                for_unmarked(endpoint, cell, &link, want, limit)
+            }
+            _ => in_transition(endpoint, cell, fd, want, limit),
+        };
     };
     let ready = || {
         cell.readiness().intersects(want) || cell.readiness().intersects(Readiness::KERNEL_RX | Readiness::KERNEL_TX)
     };
     let mut seen = endpoint.device().qp_sequence(link.qp());
-    endpoint.poll_link(&link);
+    endpoint.poll_link(link);
     let mut waiting = rt.spin.begin(begun);
     let spun = waiting.spin(limit.deadline, || {
         let sequence = endpoint.device().qp_sequence(link.qp());
         if sequence != seen {
             seen = sequence;
-            endpoint.poll_link(&link);
+            endpoint.poll_link(link);
         }
         if want.contains(Readiness::WRITABLE) {
             cell.lock(endpoint).change(|stream| stream.refresh_consumed());
@@ -96,13 +104,48 @@ pub fn for_stream(
         if left(limit) == Some(Duration::ZERO) {
             return Waited::TimedOut;
         }
-        match (StreamWait { sock, cell, link: &link, limit }).sleep(rt, endpoint, ready) {
+        match (StreamWait { sock, cell, link, limit }).sleep(rt, endpoint, ready) {
             Waited::Again => {}
             ended => return ended,
         }
     }
     waiting.end(1);
     Waited::Again
+}
+
+/// Between the paths, where the peer continues the change by a message on the link. Not for long: the peer may also continue it on
+/// the anchor, which does not end this sleep.
+fn for_unmarked(
+    endpoint: &Endpoint,
+    cell: &Arc<StreamCell>,
+    link: &Arc<LinkCell>,
+    want: Readiness,
+    limit: Limit,
+) -> Waited {
+    let _sleeps = cell.sleeps();
+    cell.set_sleep_qp(link.qp());
+    let seen = endpoint.device().qp_sequence(link.qp());
+    endpoint.poll_link(link);
+    let waits = cell.lock(endpoint).change(|stream| {
+        stream.progress_anchor(false);
+        stream.proto().expects_unmarked()
+    });
+    if !waits || cell.readiness().intersects(want) {
+        return Waited::Again;
+    }
+    let asleep = Asleep::begin();
+    if asleep.is_interrupted(limit.restarts()) {
+        return Waited::Interrupted;
+    }
+    let step = limit.deadline.map_or(STEP, |deadline| deadline.saturating_since(now()).min(STEP));
+    let waited = endpoint.device().wait_qp(link.qp(), seen, Some(step));
+    drop(asleep);
+    endpoint.poll_link(link);
+    match (waited, limit.deadline) {
+        (Wait::Interrupted, _) => Waited::Interrupted,
+        (_, Some(deadline)) if now() >= deadline => Waited::TimedOut,
+        _ => Waited::Again,
+    }
 }
 
 /// Between the paths: an event on the anchor, or the peer's answer on the link, continues the change.
@@ -118,8 +161,7 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     if want.contains(Readiness::WRITABLE) || progress == AnchorProgress::WantWrite {
         events |= libc::POLLOUT;
     }
-    let step = Duration::from_millis(1);
-    let left = limit.deadline.map_or(step, |d| d.saturating_since(now()).min(step));
+    let left = limit.deadline.map_or(STEP, |d| d.saturating_since(now()).min(STEP));
     let ts = timespec(left);
     let mut fds = [pollfd { fd, events, revents: 0 }];
     let asleep = Asleep::begin();

@@ -46,7 +46,7 @@ pub use stream::{
 };
 pub use wire::{
     next_message, number_message, Accept, ControlMessage, Credential, FlowGrant, FlowRequest, Hello, Immediate,
-    MessageKind, Nonce, Open, ProofBytes, Record, RecordKind, Refuse, RingDescriptor, WireError, WireTuple,
+    Markers, MessageKind, Nonce, Open, ProofBytes, Record, RecordKind, Refuse, RingDescriptor, WireError, WireTuple,
     CONTROL_SLOTS, CONTROL_SLOT_LEN, CORKED_REWIND, CORKED_WORD, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT,
     LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, NUMBER_BITS, RECORD_LEN, VERSION,
 };

@@ -12,8 +12,10 @@
 //!   tx Link,rx Link <==marker at q==
 //! ```
 //! (`--` link, `==` anchor.) A side voids its pledge by sending application bytes at its position; the reader sees that
-//! they are not a marker. Leaving the link, in an orderly way or because it died, is one mechanism: each end freezes
-//! its consumed position and writes a RESUME record with that position on its now idle anchor direction; each replays
+//! they are not a marker. On a link that is certain to bring everything, a message on the link, UNMARKED, takes the
+//! place of each marker (SPEC §4.3.7); only if the link dies before the acceptor's has come does the opener write its
+//! marker. Leaving the link, in an orderly way or because it died, is one mechanism: each end freezes its consumed
+//! position and writes a RESUME record with that position on its now idle anchor direction; each replays
 //! from the position it reads.
 //!
 //! Invariants:
@@ -21,6 +23,7 @@
 //! * application bytes travel on the anchor only in `Anchor`, and after a RESUME exchange;
 //! * the acceptor's `tx` leaves `Pledged` for `Link` only if the pledge was not voided, and the opener's leaves
 //!   `Paused` for `Link` only on the acceptor's marker (or, with `trust_hints`, on its message on the link);
+//! * where markers are put off, both directions of a side go to `Link` in one step;
 //! * bytes are retained until the peer's application has consumed them.
 
 mod anchor;
@@ -232,7 +235,7 @@ impl Stream {
         self.tx.state == TxState::Link && self.rx.state == RxState::Link
     }
 
-    /// Our marker is on the anchor, or in flight there, and the peer has not answered it.
+    /// Our marker is on the anchor, in flight there, or put off, and the peer has not answered.
     pub fn awaits_switch(&self) -> bool {
         self.tx.state == TxState::Paused
     }
@@ -243,6 +246,13 @@ impl Stream {
         self.role == Role::Opener
             && self.link.alive
             && (self.tx.state == TxState::Pledged || self.link.attempt != Attempt::Idle)
+    }
+
+    /// For a direction that is on the link: whether nothing is to be written on the anchor, or sent on the link, before its bytes.
+    #[inline]
+    fn has_announced_switch(&self) -> bool {
+        self.anchor.records.is_empty()
+            && !(self.is_put_off() && self.controls.contains(&Control::Signal(MessageKind::Unmarked)))
     }
 
     /// The fd is an ordinary kernel socket: no record is in flight, and none will come. The answer to an OPEN whose
@@ -332,7 +342,7 @@ impl Stream {
             return TxSink::Refused;
         }
         match self.tx.state {
-            TxState::Link if self.anchor.records.is_empty() => TxSink::Link,
+            TxState::Link if self.has_announced_switch() => TxSink::Link,
             TxState::Anchor if self.anchor.records.is_empty() => TxSink::Anchor,
             TxState::Pledged => TxSink::Pledged,
             _ => TxSink::Wait,

@@ -8,7 +8,7 @@ use device::RemoteKey;
 use netacc_device as device;
 
 /// Protocol version, in HELLO. Links between different versions are refused.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Bytes of one control slot.
 pub const CONTROL_SLOT_LEN: usize = 128;
 /// Control slots at each end of a link.
@@ -86,14 +86,16 @@ pub enum MessageKind {
     Datagram = 12,
     /// The receiver of a flow has written its status: read it.
     Status = 13,
+    /// The sender's direction has switched, and its marker is put off.
+    Unmarked = 14,
 }
 
 impl MessageKind {
     fn from_bits(bits: u32) -> Option<MessageKind> {
         use MessageKind::*;
-        const ALL: [MessageKind; 14] = [
+        const ALL: [MessageKind; 15] = [
             Data, Control, Fin, Reset, CreditWant, CreditGive, Switched, Demote, Close, LinkWant, LinkGive, ReadShut,
-            Datagram, Status,
+            Datagram, Status, Unmarked,
         ];
         ALL.get(bits as usize).copied()
     }
@@ -180,6 +182,16 @@ pub struct WireTuple {
     pub remote: ([u8; 16], u16),
 }
 
+/// Whether the markers of a promotion are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Markers {
+    /// Always.
+    #[default]
+    Written,
+    /// Only where the link dies before the acceptor has answered: UNMARKED counts as the marker.
+    PutOff,
+}
+
 /// Requests the promotion of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Open {
@@ -210,6 +222,8 @@ pub struct Accept {
     pub nonce: Nonce,
     /// The acceptor's ring.
     pub ring: RingDescriptor,
+    /// Whether the opener may put its marker off, and the acceptor would then do so too.
+    pub markers: Markers,
 }
 
 /// Declines OPEN.
@@ -351,6 +365,7 @@ impl ControlMessage {
                 w.put(&a.pledge.to_le_bytes());
                 w.put(&a.nonce);
                 w.ring(&a.ring);
+                w.markers(a.markers);
             }
             ControlMessage::Refuse(r) => {
                 w.put(&[4, 0]);
@@ -414,6 +429,7 @@ impl ControlMessage {
                 pledge: r.u64()?,
                 nonce: r.take()?,
                 ring: r.ring()?,
+                markers: r.markers()?,
             }),
             4 => ControlMessage::Refuse(Refuse { peer_slot: r.u16()?, reason: r.u16()?, redirect_port: r.u16()? }),
             5 => ControlMessage::Proof(r.take()?),
@@ -529,6 +545,10 @@ impl Writer<'_> {
         self.put(&ring.base.to_le_bytes());
         self.put(&ring.ring_len.to_le_bytes());
     }
+
+    fn markers(&mut self, markers: Markers) {
+        self.put(&[u8::from(markers == Markers::PutOff)]);
+    }
 }
 
 struct Reader<'a> {
@@ -564,6 +584,10 @@ impl Reader<'_> {
             [1] => Ok(true),
             _ => Err(WireError::Malformed("flag")),
         }
+    }
+
+    fn markers(&mut self) -> Result<Markers, WireError> {
+        Ok(if self.flag()? { Markers::PutOff } else { Markers::Written })
     }
 
     fn credential(&mut self) -> Result<Option<Credential>, WireError> {

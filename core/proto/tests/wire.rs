@@ -3,12 +3,12 @@
 use netacc_device::RemoteKey;
 use netacc_proto::{
     next_message, number_message, Accept, ControlMessage, Credential, FlowGrant, FlowRequest, Hello, Immediate,
-    MessageKind, Open, Record, RecordKind, Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOT_LEN,
+    Markers, MessageKind, Open, Record, RecordKind, Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOT_LEN,
     CREDIT_BLOCK_LEN, LINK_REGION_LEN, RECORD_LEN,
 };
 use proptest::prelude::*;
 
-const KINDS: [MessageKind; 14] = [
+const KINDS: [MessageKind; 15] = [
     MessageKind::Data,
     MessageKind::Control,
     MessageKind::Fin,
@@ -23,6 +23,7 @@ const KINDS: [MessageKind; 14] = [
     MessageKind::ReadShut,
     MessageKind::Datagram,
     MessageKind::Status,
+    MessageKind::Unmarked,
 ];
 
 fn immediates() -> impl Strategy<Value = Immediate> {
@@ -39,6 +40,10 @@ fn rings() -> impl Strategy<Value = RingDescriptor> {
         base,
         ring_len: 1 << log,
     })
+}
+
+fn markers() -> impl Strategy<Value = Markers> {
+    prop_oneof![Just(Markers::Written), Just(Markers::PutOff)]
 }
 
 fn controls() -> impl Strategy<Value = ControlMessage> {
@@ -72,13 +77,14 @@ fn controls() -> impl Strategy<Value = ControlMessage> {
                 ring
             })
         ),
-        (any::<u16>(), any::<u16>(), any::<u64>(), any::<[u8; 16]>(), rings()).prop_map(
-            |(peer_slot, slot, pledge, nonce, ring)| ControlMessage::Accept(Accept {
+        (any::<u16>(), any::<u16>(), any::<u64>(), any::<[u8; 16]>(), rings(), markers()).prop_map(
+            |(peer_slot, slot, pledge, nonce, ring, markers)| ControlMessage::Accept(Accept {
                 peer_slot,
                 slot,
                 pledge,
                 nonce,
-                ring
+                ring,
+                markers
             })
         ),
         (any::<u16>(), any::<u16>(), any::<u16>()).prop_map(|(peer_slot, reason, redirect_port)| {
@@ -163,7 +169,7 @@ fn reserved_bits_and_unknown_kinds_are_refused() {
     //= type=test
     assert!(Immediate::decode(1 << 16).is_err());
     assert!(Immediate::decode(1 << 26).is_err());
-    assert!((14..16).all(|kind: u32| Immediate::decode(kind << 28).is_err()));
+    assert!((15..16).all(|kind: u32| Immediate::decode(kind << 28).is_err()));
     //= spec §3.2.3
     //= type=test
     assert!(ControlMessage::decode(&[0; CONTROL_SLOT_LEN]).is_err());
@@ -177,7 +183,7 @@ fn ring_lengths_are_bounded() {
     //= type=test
     let refused = |ring_len| {
         let ring = RingDescriptor { rkey: RemoteKey(0), base: 0, ring_len };
-        let accept = Accept { peer_slot: 0, slot: 0, pledge: 0, nonce: [0; 16], ring };
+        let accept = Accept { peer_slot: 0, slot: 0, pledge: 0, nonce: [0; 16], ring, markers: Markers::PutOff };
         ControlMessage::decode(&ControlMessage::Accept(accept).encode()).is_err()
     };
     assert!([0, 1, 2048, 4097, 12288, 128 << 20, u32::MAX].into_iter().all(refused));

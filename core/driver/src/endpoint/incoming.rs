@@ -279,7 +279,10 @@ impl Endpoint {
                             // credit again.
                             stream.unstall();
                         }
-                        stream.progress_anchor(false);
+                        // Nothing comes to the anchor in place of a marker that is put off.
+                        if kind != MessageKind::Unmarked {
+                            stream.progress_anchor(false);
+                        }
                         stream.inner.listed.contains(Listed::CHECK)
                     });
                     if shown {

@@ -8,7 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use netacc_device::{DeviceError, FourTuple, Instant, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM};
-use netacc_proto::{Accept, Open, Reason, RingDescriptor, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
+use netacc_proto::{
+    Accept, Markers, Open, Reason, RingDescriptor, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
+};
 
 use super::promotions::{Peer, Promotions, Usability, Waiting};
 use super::reasons::{reason_of, reason_without_region};
@@ -188,7 +190,8 @@ impl Endpoint {
                 inner.listed.remove(Listed::RELEASE);
                 inner.attempt.opening = opening;
                 put_slot(&mut rx, slot, cell);
-                inner.proto.open(slot.0, wire_tuple(&cell.tuple()), *hint, self.nonce(), ring);
+                let tuple = wire_tuple(&cell.tuple());
+                inner.proto.open(slot.0, tuple, *hint, self.nonce(), ring, markers_on(link));
                 Counters::bump(&self.counters().opens_sent);
             });
             Ok(())
@@ -289,7 +292,7 @@ impl Endpoint {
             }
         };
         let mut guard = cell.lock(self);
-        let refused = guard.change(|stream| match self.accept_position(stream, link.qp, open, slot, ring) {
+        let refused = guard.change(|stream| match self.accept_position(stream, link, open, slot, ring) {
             Ok(()) => {
                 let inner = &mut *stream.inner;
                 let outgoing = Some(outgoing);
@@ -312,11 +315,11 @@ impl Endpoint {
         Err(reason)
     }
 
-    /// Lets the protocol accept a stream on a slot of link `qp`, from the positions at which its anchor is.
+    /// Lets the protocol accept a stream on a slot of `link`, from the positions at which its anchor is.
     fn accept_position(
         &self,
         stream: &mut LockedStream<'_>,
-        qp: QueuePairId,
+        link: &LinkCell,
         open: &Open,
         slot: SlotId,
         ring: RingDescriptor,
@@ -324,7 +327,7 @@ impl Endpoint {
         let current = stream.link().map(|current| current.qp);
         match current {
             Some(current) => {
-                if current != qp {
+                if current != link.qp {
                     self.record_contest(stream, current);
                 }
                 Err(Reason::PeerBusy)
@@ -335,7 +338,8 @@ impl Endpoint {
                 stream.confirm_addresses()?;
                 stream.cell.may_leave_kernel()?;
                 stream.count_positions()?;
-                stream.inner.proto.accept(open, slot.0, self.nonce(), ring)
+                let markers = if stream.is_read_by_kernel() { Markers::Written } else { markers_on(link) };
+                stream.inner.proto.accept(open, slot.0, self.nonce(), ring, markers)
             }
         }
     }
@@ -353,6 +357,7 @@ impl Endpoint {
                 }
                 Err(_) => stream.inner.proto.void_pledge(),
             }
+            stream.require_marker();
             stream.inner.proto.handle_accept(accept);
             stream.arrived = true;
             stream.progress_anchor(false);
@@ -398,6 +403,15 @@ impl Endpoint {
 struct Incoming {
     region: Region,
     ring: RingDescriptor,
+}
+
+/// Whether markers may be put off on `link`.
+fn markers_on(link: &LinkCell) -> Markers {
+    if link.caps.placement_is_delivery {
+        Markers::PutOff
+    } else {
+        Markers::Written
+    }
 }
 
 fn put_slot(rx: &mut LinkRx<StreamCell>, slot: SlotId, cell: &Arc<StreamCell>) {

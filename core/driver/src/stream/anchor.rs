@@ -158,7 +158,7 @@ impl LockedStream<'_> {
                 Err(AnchorError::WouldBlock)
             };
             let whole = matches!(peeked, Ok(RECORD_LEN..));
-            if whole && inner.proto.expects_resume() && self.waits_for_link() {
+            if whole && inner.proto.may_resume() && self.waits_for_link() {
                 return AnchorProgress::Unpolled;
             }
             match peeked {
@@ -245,8 +245,9 @@ impl LockedStream<'_> {
         //# RESUME counts once every message is handled that the peer had sent on the link before: the end of its
         //# stream, above all.
         let inner = &mut *self.inner;
-        // Where a marker may come, the link carries no end.
-        let live = inner.proto.ends_by_link() && inner.link().is_some_and(|link| !link.is_dead());
+        // Where a marker may come, the link carries no end; but UNMARKED may come in its place.
+        let by_link = inner.proto.ends_by_link() || inner.proto.expects_unmarked();
+        let live = by_link && inner.link().is_some_and(|link| !link.is_dead());
         let waits = live && !self.polled;
         if waits && inner.listed.add(Listed::CHECK) {
             self.endpoint.enqueue_check(self.cell);
@@ -284,7 +285,8 @@ impl LockedStream<'_> {
     /// it soon.
     pub(crate) fn may_end_yet(&mut self) -> bool {
         let inner = &mut *self.inner;
-        let open = !inner.closing.is_closed() && inner.proto.is_linked();
+        let on_link = inner.proto.is_linked() || inner.proto.awaits_switch();
+        let open = !inner.closing.is_closed() && on_link;
         open && !inner.tcp.end.reported && !inner.anchor.is_over() && !inner.has_fin()
     }
 

@@ -82,13 +82,17 @@ impl LockedStream<'_> {
                     None => Ok(()),
                 },
             };
-            // The other streams of the link may read the word whenever they do anyway; this stream cannot wait so long.
-            let shared = tx.proto.streams() > 1 && link.caps.knock;
+            // Its reader may poll the link for other streams whenever it does anyway, or for this one when its program next uses
+            // it. OPEN and UNMARKED cannot wait so long.
+            let urgent = match &control {
+                Control::Message(ControlMessage::Open(_)) => tx.proto.streams() > 1,
+                Control::Signal(MessageKind::Unmarked) => true,
+                _ => false,
+            };
+            let knocks = urgent && link.caps.knock;
             drop(tx);
             match sent {
-                Ok(()) if shared && matches!(control, Control::Message(ControlMessage::Open(_))) => {
-                    device.knock(link.qp)
-                }
+                Ok(()) if knocks => device.knock(link.qp),
                 Ok(()) => {}
                 Err(PostError::QueueFull) => {
                     inner.proto.return_control(control);

@@ -209,6 +209,13 @@ impl LockedStream<'_> {
         self.cell.kernel_readers.load(Ordering::SeqCst) > 0
     }
 
+    /// A thread that is blocked in the kernel is woken by the peer's marker alone.
+    pub(crate) fn require_marker(&mut self) {
+        if self.is_read_by_kernel() {
+            self.inner.proto.require_marker();
+        }
+    }
+
     /// Whether a message has arrived on its link since that was last polled.
     #[inline]
     pub fn has_news(&self) -> bool {
@@ -311,6 +318,9 @@ impl LockedStream<'_> {
     /// handled now: their event may have come while others were still in front of them, and will not come again.
     #[inline]
     fn anchor_received(&mut self, n: usize) {
+        if self.inner.proto.awaits_reader() {
+            self.require_marker();
+        }
         self.inner.proto.anchor_received(n as u64);
         self.inner.tcp.carried.read += n as u64;
         let position = self.inner.tcp.carried.read;

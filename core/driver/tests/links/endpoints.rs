@@ -24,6 +24,13 @@ pub(crate) fn owned(fabric: &Fabric, observer: impl Observer + 'static, owner: i
     finding(fabric.open(LoopbackConfig::shm()), None, observer, owner)
 }
 
+/// An endpoint whose links may lose messages when they die, so that markers are written.
+pub(crate) fn writing_markers(fabric: &Fabric, observer: impl Observer + 'static) -> Endpoint {
+    let mut config = LoopbackConfig::shm();
+    config.capabilities.placement_is_delivery = false;
+    finding(fabric.open(config), None, observer, Deaf)
+}
+
 /// An endpoint whose links carry so many streams.
 pub(crate) fn sharing(fabric: &Fabric, streams_per_link: u16) -> Endpoint {
     with_sharing(fabric.open(LoopbackConfig::shm()), None, |_: &Event| {}, Deaf, streams_per_link)

@@ -369,3 +369,28 @@ fn a_dead_link_does_not_concern_a_stream_that_has_left_it() {
     assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
     assert_eq!((client.counters().snapshot()["violations"], server.counters().snapshot()["violations"]), (0, 0));
 }
+
+/// Breaks if an opener took the end of its anchor for the end of the stream although its peer had switched, and written: without
+/// markers only the link shows that.
+#[test]
+fn bytes_of_a_peer_that_was_killed_after_it_switched_are_not_lost() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (a, b, _wire) = anchor_pair(AnchorConfig::default());
+    let mut its_kernel = b.clone();
+    let (near, far) = connect_over(&client, &server, 40_047, (a, b));
+    client.promote(&near).expect("the acceptor is published");
+    while !near.lock(&client).proto().awaits_switch() {
+        server.progress(Instant::from_nanos(0));
+        client.progress(Instant::from_nanos(0));
+    }
+    while !far.lock(&server).proto().is_linked() {
+        server.progress(Instant::from_nanos(0));
+    }
+    assert_eq!(write(&server, &far, b"sent"), LinkIo::Done(4));
+    its_kernel.shutdown_write().expect("it is open");
+    near.lock(&client).change(|stream| stream.progress_anchor(true));
+    client.progress(Instant::from_nanos(0));
+    assert_eq!(read(&client, &near, 10), b"sent");
+    assert_eq!(near.lock(&client).rx_source(), RxSource::Eof);
+}

@@ -8,10 +8,10 @@ use netacc_device::loopback::{DeliveryMode, Fabric};
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant, Shown};
 use netacc_driver::{AnchorEvent, Endpoint, LinkIo, Readiness, Shutdown, StreamCell};
-use netacc_proto::{RxSource, TxSink, RECORD_GRACE};
+use netacc_proto::{RxSource, TxSink, RECORD_GRACE, RECORD_LEN};
 
 use crate::common::{connect_over, run};
-use crate::endpoints::{endpoint, observed, read, sharing, write};
+use crate::endpoints::{endpoint, read, sharing, write, writing_markers};
 
 /// Breaks if bytes behind a pledge were left alone after the read that came up to it: a program that waits for
 /// readiness after each read would wait for ever, because the event of their arrival is long past.
@@ -304,12 +304,12 @@ fn a_marker_is_never_taken_for_application_bytes() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (at_client, at_server) = (Watch::default(), Watch::default());
     let posts = at_server.clone();
-    let server = observed(&fabric, move |event: &Event| {
+    let server = writing_markers(&fabric, move |event: &Event| {
         if matches!(event, Event::PostSend { .. }) {
             posts.check();
         }
     });
-    let client = endpoint(&fabric);
+    let client = writing_markers(&fabric, |_: &Event| {});
     let (a, b, wire) = anchor_pair(AnchorConfig::default());
     let (near, far) = connect_over(&client, &server, 40_005, (ReadingAnchor(a, at_client.clone()), b));
     client.promote(&near).expect("the acceptor is published");
@@ -330,34 +330,53 @@ fn a_marker_is_never_taken_for_application_bytes() {
     }
 }
 
-/// Breaks if a side looked at its anchor more often than it must: each look is a system call, and where thousands of
-/// connections are promoted at a time, these calls are what their programs wait for.
-#[test]
-fn a_promotion_looks_at_the_anchors_four_times() {
-    let fabric = Fabric::new(DeliveryMode::Immediate);
-    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+/// Promotes a stream over anchors whose uses are counted. Returns how often each side looked at its anchor and peeked there, and
+/// how many bytes both wrote to it; then the same after another event that the anchor had become readable.
+fn count_looks(client: &Endpoint, server: &Endpoint) -> [([(u32, u32); 2], u64); 2] {
     let (at_client, at_server) = (Watch::default(), Watch::default());
     let (a, b, wire) = anchor_pair(AnchorConfig::default());
     let (client_end, server_end) = (a.clone(), b.clone());
     let anchors = (ReadingAnchor(a, at_client.clone()), ReadingAnchor(b, at_server.clone()));
-    let (near, far) = connect_over(&client, &server, 40_006, anchors);
-    let counts = || [&at_client, &at_server].map(|at| (at.looks.load(Relaxed), at.peeks.load(Relaxed)));
+    let (near, far) = connect_over(client, server, 40_006, anchors);
+    let counts = || {
+        let written = [&client_end, &server_end].map(|end| end.position().map_or(0, |at| at.written)).iter().sum();
+        ([&at_client, &at_server].map(|at| (at.looks.load(Relaxed), at.peeks.load(Relaxed))), written)
+    };
     client.promote(&near).expect("the acceptor is published");
-    while !(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()) {
+    while !(near.lock(client).proto().is_linked() && far.lock(server).proto().is_linked()) {
         client.progress(Instant::from_nanos(0));
         server.progress(Instant::from_nanos(0));
         wire.deliver_all();
         // As the kernel: only where bytes have come.
-        for (end, cell, endpoint) in [(&client_end, &near, &client), (&server_end, &far, &server)] {
+        for (end, cell, endpoint) in [(&client_end, &near, client), (&server_end, &far, server)] {
             if end.unread() > 0 {
                 cell.anchor_event(endpoint, AnchorEvent::Readable);
             }
         }
     }
+    let promoted = counts();
+    near.anchor_event(client, AnchorEvent::Readable);
+    [promoted, counts()]
+}
+
+/// Breaks if a side looked at its anchor more often than it must: each look is a system call, and where thousands of
+/// connections are promoted at a time, these calls are what their programs wait for.
+#[test]
+fn a_promotion_looks_at_the_anchors_four_times() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let [client, server] = [(); 2].map(|()| writing_markers(&fabric, |_: &Event| {}));
     // Each before it writes its marker. And the opener when the link announces the acceptor's marker, which this wire
-    // brings later, and before it reads it.
-    assert_eq!(counts(), [(3, 1), (1, 1)]);
-    // The event of a marker that was read meanwhile.
-    near.anchor_event(&client, AnchorEvent::Readable);
-    assert_eq!(counts(), [(4, 1), (1, 1)]);
+    // brings later, and before it reads it. The event is of a marker that was read meanwhile.
+    let both = 2 * RECORD_LEN as u64;
+    assert_eq!(count_looks(&client, &server), [([(3, 1), (1, 1)], both), ([(4, 1), (1, 1)], both)]);
+}
+
+/// Breaks if a promotion on shared memory used the anchors, where the link alone decides: a system call to write each marker,
+/// and others to find and read it.
+#[test]
+fn a_promotion_without_markers_looks_at_the_anchors_once() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    // The opener, when ACCEPT comes: the acceptor may have written already.
+    assert_eq!(count_looks(&client, &server), [([(1, 0), (0, 0)], 0), ([(2, 0), (0, 0)], 0)]);
 }

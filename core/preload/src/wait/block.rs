@@ -34,7 +34,7 @@ pub fn block(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, wan
 }
 
 /// Blocks in the kernel's own receive, with its rules for signals and timeouts, without taking bytes: a marker that
-/// arrives wakes it too. If it takes the connection's error, the call's next attempt finds that in `deferred_error`.
+/// arrives wakes it too, which is not put off then. If it takes the connection's error, the call's next attempt finds that in `deferred_error`.
 fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
     if !limit.restarts() || sock.nonblocking.load(Ordering::Relaxed) {
         return block_in_poll(fd, libc::POLLIN, limit);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::ring::{Span, TxRing};
 use crate::stream::state::Shutdown;
 use crate::stream::{Control, Failure, Role, RxState, Stream, TxState};
-use crate::wire::{MessageKind, Record, RecordKind, MAGIC_LEN, RECORD_LEN};
+use crate::wire::{Markers, MessageKind, Record, RecordKind, MAGIC_LEN, RECORD_LEN};
 
 /// How long the rest of a record is waited for before it is [`Late`](Rest::Late).
 pub const RECORD_GRACE: Duration = Duration::from_secs(3);
@@ -235,7 +235,17 @@ impl Stream {
             (RxState::Expect(at) | RxState::ExpectThenResume(at), Found::Record(r))
                 if r.kind == RecordKind::Marker && r.position == at =>
             {
+                self.link.markers = Markers::Written;
                 self.marker_read();
+                RecordVerdict::Consume
+            }
+            //= spec §4.3.9
+            //# An opener that reads RESUME in place of the acceptor's marker takes it for both.
+            (RxState::Expect(_), Found::Record(r))
+                if r.kind == RecordKind::Resume && self.is_put_off() && self.tx.state == TxState::Paused =>
+            {
+                self.marker_read();
+                self.handle_resume(&r);
                 RecordVerdict::Consume
             }
             (RxState::Expect(_) | RxState::ExpectThenResume(_), _) => {
@@ -244,6 +254,14 @@ impl Stream {
             }
             (RxState::Link | RxState::AwaitResume, Found::Record(r)) if r.kind == RecordKind::Resume => {
                 self.handle_resume(&r);
+                RecordVerdict::Consume
+            }
+            //= spec §4.3.9
+            //# An acceptor that has switched already reads that marker once, before the opener's RESUME.
+            (RxState::Link | RxState::AwaitResume, Found::Record(r))
+                if r.kind == RecordKind::Marker && self.link.peer.put_off == Some(r.position) =>
+            {
+                self.link.peer.put_off = None;
                 RecordVerdict::Consume
             }
             (RxState::Link | RxState::AwaitResume, _) => {
@@ -260,7 +278,13 @@ impl Stream {
         }
     }
 
-    fn marker_read(&mut self) {
+    /// See [`LinkState::markers`](super::state::LinkState).
+    pub(super) fn is_put_off(&self) -> bool {
+        self.link.markers == Markers::PutOff
+    }
+
+    /// The peer's direction has switched: its marker was read, or counts as read.
+    pub(super) fn marker_read(&mut self) {
         match (self.rx.state, self.role, self.tx.state) {
             (RxState::ExpectThenResume(_), ..) => self.rx.state = RxState::AwaitResume,
             (_, _, TxState::Anchor) if self.peer_is_done() => {
@@ -301,7 +325,7 @@ impl Stream {
 
     /// For an acceptor that has received the opener's marker: whether no application bytes stand at its own pledge,
     /// which it was about to void.
-    fn keeps_pledge(&self) -> bool {
+    pub(super) fn keeps_pledge(&self) -> bool {
         let pledge = self.tx.ring.as_ref().map(TxRing::sent);
         pledge == Some(self.tx.position) && !self.tx.shutdown.is_wanted()
     }

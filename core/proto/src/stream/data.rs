@@ -44,10 +44,13 @@ impl Stream {
     /// The next span to fill, at most `want` long. Empty: no byte credit; call [`stalled`](Stream::stalled).
     #[inline]
     pub fn claim(&mut self, want: u32) -> Span {
+        //= spec §4.3.2
+        //# Once that is wholly on the anchor, its application's bytes go to the link.
+        //= spec §4.3.7
+        //# UNMARKED comes before data, FIN and CLOSE.
+        let may = self.tx.state == TxState::Link && self.has_announced_switch();
         match &mut self.tx.ring {
-            //= spec §4.3.2
-            //# Once that is wholly on the anchor, its application's bytes go to the link.
-            Some(ring) if self.tx.state == TxState::Link && self.anchor.records.is_empty() => ring.claim(want),
+            Some(ring) if may => ring.claim(want),
             _ => Span { offset: 0, len: 0 },
         }
     }

@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 
 use crate::ring::{RxRing, TxRing};
 use crate::stream::{Demotion, Failure, PeerFin, Revival, SocketError};
-use crate::wire::{Accept, Nonce, Open, Record, RingDescriptor};
+use crate::wire::{Accept, Markers, Nonce, Open, Record, RingDescriptor};
 use crate::Reason;
 
 /// Path of the outgoing direction.
@@ -16,7 +16,7 @@ pub(super) enum TxState {
     Anchor,
     /// A pledge is out; nothing has been sent beyond it.
     Pledged,
-    /// Opener: our marker is on the anchor, and the acceptor's answer has not come.
+    /// Opener: our marker is on the anchor, or put off, and the acceptor's answer has not come.
     Paused,
     /// Application bytes go to the link.
     Link,
@@ -90,6 +90,9 @@ pub(super) struct LinkState {
     pub(super) ours: OurSlot,
     pub(super) peer: PeerSlot,
     pub(super) attempt: Attempt,
+    /// Acceptor: whether it has allowed the opener to put its marker off, which it has not written. Opener: whether it puts its
+    /// marker off; before ACCEPT has come, whether it may.
+    pub(super) markers: Markers,
     /// The stream is to leave the link, and has not begun to.
     pub(super) demotion: Option<Demotion>,
     /// See [`revived`](crate::Stream::revived).
@@ -98,9 +101,9 @@ pub(super) struct LinkState {
 
 impl LinkState {
     /// An attempt begins, with this side's slot, nonce and ring.
-    pub(super) fn new(slot: u16, nonce: Nonce, ring_len: u32) -> LinkState {
+    pub(super) fn new(slot: u16, nonce: Nonce, ring_len: u32, markers: Markers) -> LinkState {
         let ours = OurSlot { number: slot, nonce, ring_len, ..OurSlot::default() };
-        LinkState { alive: true, ours, ..LinkState::default() }
+        LinkState { alive: true, ours, markers, ..LinkState::default() }
     }
 }
 
@@ -124,6 +127,8 @@ pub(super) struct PeerSlot {
     pub(super) usage: SlotUse,
     /// SWITCHED has come: the marker is on the anchor, so CLOSE does not mean that none will come.
     pub(super) switched: bool,
+    /// Acceptor: this side has switched by UNMARKED, and the opener's marker, of this position, may come until its RESUME.
+    pub(super) put_off: Option<u64>,
     /// READ_SHUT has come.
     pub(super) read_shut: bool,
     /// CREDIT_WANT has come, and CREDIT_GIVE is not sent.

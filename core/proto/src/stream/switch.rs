@@ -4,7 +4,7 @@ use crate::ring::{RxRing, TxRing};
 use crate::stream::state::{Attempt, LinkState, PeerName, SlotUse};
 use crate::stream::{Control, Demotion, Failure, PeerFin, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{
-    Accept, ControlMessage, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor, WireTuple,
+    Accept, ControlMessage, Markers, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor, WireTuple,
 };
 use crate::Reason;
 
@@ -25,14 +25,23 @@ impl Stream {
             && !(self.link.alive && self.uses_slot())
     }
 
-    /// Opener: pledges the current position and sends OPEN. `slot` is ours on the link; `ring` our registered ring.
-    /// Requires [`may_promote`](Stream::may_promote).
-    pub fn open(&mut self, slot: u16, tuple: WireTuple, hint: u32, nonce: Nonce, ring: RingDescriptor) {
+    /// Opener: pledges the current position and sends OPEN. `slot` is ours on the link; `ring` our registered ring; `markers`
+    /// whether
+    /// the link allows them to be put off. Requires [`may_promote`](Stream::may_promote).
+    pub fn open(
+        &mut self,
+        slot: u16,
+        tuple: WireTuple,
+        hint: u32,
+        nonce: Nonce,
+        ring: RingDescriptor,
+        markers: Markers,
+    ) {
         debug_assert!(self.may_promote() && self.role == Role::Opener, "open of a stream that may not");
         //= spec §4.2.1
         //# The opener pledges its current position in OPEN, and sends no application byte beyond it on the
         //# anchor before the answer, unless it voids the pledge.
-        self.begin(slot, nonce, ring.ring_len);
+        self.begin(slot, nonce, ring.ring_len, self.allowed(markers));
         self.tx.state = TxState::Pledged;
         self.push_control(Control::Message(ControlMessage::Open(Open {
             slot,
@@ -44,8 +53,34 @@ impl Stream {
         })));
     }
 
-    /// Acceptor: answers OPEN. An error is the reason for a refusal; the driver then sends REFUSE.
-    pub fn accept(&mut self, open: &Open, slot: u16, nonce: Nonce, ring: RingDescriptor) -> Result<(), Reason> {
+    /// Whether this side does without markers on a link that allows it.
+    fn allowed(&self, markers: Markers) -> Markers {
+        //= spec §4.3.7
+        //# An acceptor that trusts hints, on a link that is certain to have brought everything (§4.7.4), MAY allow in ACCEPT that
+        //# markers are put off.
+        if self.config.trust_hints {
+            markers
+        } else {
+            Markers::Written
+        }
+    }
+
+    /// A thread of this side sleeps until the anchor brings something, so the attempt needs the peer's marker. Call it before
+    /// this side sends ACCEPT, or switches on ACCEPT.
+    pub fn require_marker(&mut self) {
+        self.link.markers = Markers::Written;
+    }
+
+    /// Acceptor: answers OPEN; `markers` as for [`open`](Stream::open). An error is the reason for a refusal; the driver then
+    /// sends REFUSE.
+    pub fn accept(
+        &mut self,
+        open: &Open,
+        slot: u16,
+        nonce: Nonce,
+        ring: RingDescriptor,
+        markers: Markers,
+    ) -> Result<(), Reason> {
         //= spec §1.5
         //# Only the opener sends OPEN.
         if self.role != Role::Acceptor {
@@ -59,7 +94,7 @@ impl Stream {
         if open.pledge < self.rx.position {
             return Err(Reason::PledgeVoided);
         }
-        self.begin(slot, nonce, ring.ring_len);
+        self.begin(slot, nonce, ring.ring_len, self.allowed(markers));
         //= spec §4.2.7
         //# The acceptor answers OPEN when its application has read everything before the opener's pledge.
         if open.pledge > self.rx.position {
@@ -84,6 +119,7 @@ impl Stream {
             pledge: self.tx.position,
             nonce,
             ring,
+            markers: self.link.markers,
         })));
     }
 
@@ -91,6 +127,9 @@ impl Stream {
     pub fn handle_accept(&mut self, accept: &Accept) {
         if self.role != Role::Opener || self.link.peer.name.is_some() || !self.awaits_answer() {
             return self.violate("ACCEPT without OPEN");
+        }
+        if accept.markers == Markers::Written {
+            self.require_marker();
         }
         self.link.peer.name = Some(PeerName { slot: accept.slot, nonce: accept.nonce });
         //= spec §4.2.8
@@ -186,12 +225,24 @@ impl Stream {
         self.rx.ring = Some(RxRing::new(own_ring_len, accept.pledge));
         self.tx.ring = Some(TxRing::new(accept.ring.ring_len, self.tx.position));
         self.tx.state = TxState::Paused;
-        self.push_record(Record {
-            kind: RecordKind::Marker,
-            position: self.tx.position,
-            end: 0,
-            token: self.peer_nonce(),
-        });
+        self.switch();
+    }
+
+    /// Announces that this side's direction switches at the current position.
+    fn switch(&mut self) {
+        if self.is_put_off() {
+            //= spec §4.3.7
+            //# An opener that also trusts them then sends UNMARKED in place of its marker and SWITCHED, and the acceptor
+            //# answers with UNMARKED.
+            self.push_control(Control::Signal(MessageKind::Unmarked));
+        } else {
+            self.push_marker();
+        }
+    }
+
+    fn push_marker(&mut self) {
+        let token = self.peer_nonce();
+        self.push_record(Record { kind: RecordKind::Marker, position: self.tx.position, end: 0, token });
     }
 
     /// Opener: the peer declined.
@@ -231,6 +282,11 @@ impl Stream {
     /// The peer's SWITCHED arrived: its marker is on the anchor.
     fn handle_switched(&mut self) {
         self.link.peer.switched = true;
+        if self.role == Role::Acceptor {
+            //= spec §4.3.7
+            //# An opener that writes its marker is answered with a marker.
+            self.require_marker();
+        }
         if !self.config.trust_hints {
             return;
         }
@@ -241,6 +297,25 @@ impl Stream {
             (Role::Opener, TxState::Paused) => self.tx_to_link(),
             _ => {}
         }
+    }
+
+    /// The peer's UNMARKED arrived: it counts as its marker.
+    fn handle_unmarked(&mut self) {
+        // In another state it has crossed the end of the attempt, or the late marker.
+        let RxState::Expect(at) = self.rx.state else { return };
+        if !self.is_put_off() {
+            return self.violate("UNMARKED where a marker is needed");
+        }
+        match (self.role, self.tx.state) {
+            //= spec §4.3.8
+            //# An acceptor that has voided its pledge does not act on UNMARKED: the opener finds the bytes at that position.
+            (Role::Acceptor, TxState::Pledged) => {}
+            (Role::Acceptor, TxState::Anchor) if self.keeps_pledge() && !self.peer_is_done() => {}
+            (Role::Opener, TxState::Paused) => return self.marker_read(),
+            _ => return,
+        }
+        self.link.peer.put_off = Some(at);
+        self.marker_read();
     }
 
     /// A signal of the peer for this stream arrived.
@@ -276,6 +351,7 @@ impl Stream {
             }
             MessageKind::CreditGive => self.link.ours.wants_credit = false,
             MessageKind::Switched => self.handle_switched(),
+            MessageKind::Unmarked => self.handle_unmarked(),
             MessageKind::Demote => {
                 self.link.peer.usage.leave();
                 self.demote(Demotion::Requested(Reason::PeerRequest));
@@ -298,6 +374,11 @@ impl Stream {
             }
             self.link.alive = false;
             self.controls.clear();
+            if self.tx.state == TxState::Paused && self.is_put_off() {
+                //= spec §4.3.9
+                //# An opener whose link dies before the acceptor's UNMARKED has come writes its marker then.
+                self.push_marker();
+            }
         }
         self.link.demotion.get_or_insert(why);
         self.give_up(match why {
@@ -456,16 +537,11 @@ impl Stream {
         }
     }
 
-    /// The acceptor has learned that the opener's marker is on the anchor.
+    /// The acceptor has learned that the opener's marker is on the anchor, or put off.
     pub(super) fn acceptor_switches(&mut self) {
         //= spec §4.3.2
         //# An acceptor that has not voided its pledge answers the opener's marker with its own.
-        self.push_record(Record {
-            kind: RecordKind::Marker,
-            position: self.tx.position,
-            end: 0,
-            token: self.peer_nonce(),
-        });
+        self.switch();
         self.tx_to_link();
     }
 
@@ -480,8 +556,8 @@ impl Stream {
         self.try_demote();
     }
 
-    fn begin(&mut self, slot: u16, nonce: Nonce, ring_len: u32) {
-        self.link = LinkState::new(slot, nonce, ring_len);
+    fn begin(&mut self, slot: u16, nonce: Nonce, ring_len: u32, markers: Markers) {
+        self.link = LinkState::new(slot, nonce, ring_len, markers);
         if self.rx.fin == PeerFin::Repeated {
             self.rx.fin = PeerFin::Awaited;
         }

@@ -96,9 +96,18 @@ impl Stream {
         self.rx.shutdown.is_wanted() && matches!(self.rx.state, RxState::Expect(_)) && self.is_ring_empty()
     }
 
-    /// Whether a record on the anchor can only be RESUME: no marker is to come.
-    pub fn expects_resume(&self) -> bool {
-        matches!(self.rx.state, RxState::Link | RxState::AwaitResume)
+    /// Whether RESUME may be next on the anchor.
+    pub fn may_resume(&self) -> bool {
+        matches!(self.rx.state, RxState::Link | RxState::AwaitResume) || self.expects_unmarked()
+    }
+
+    /// Whether the peer may have switched by a message on the link that this side has not handled, and left nothing of that on
+    /// the anchor.
+    //= spec §4.3.10
+    //# A side that waits for UNMARKED handles every message of the link that the peer has sent, before it acts on the end of
+    //# the anchor, or on RESUME there.
+    pub fn expects_unmarked(&self) -> bool {
+        matches!(self.rx.state, RxState::Expect(_)) && self.is_put_off()
     }
 
     /// Whether the peer's messages on the link decide the meaning of an end of the anchor.

@@ -7,3 +7,4 @@ mod ending;
 mod leaving;
 mod pair;
 mod promotion;
+mod put_off;

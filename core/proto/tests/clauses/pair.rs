@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use netacc_device::RemoteKey;
 use netacc_proto::{
-    AnchorWrite, Control, ControlMessage, MessageKind, Record, RecordKind, RecordVerdict, Rest, RingDescriptor, Role,
-    RxSource, Stream, StreamConfig, WireTuple, RECORD_LEN,
+    AnchorWrite, Control, ControlMessage, Markers, MessageKind, Record, RecordKind, RecordVerdict, Rest,
+    RingDescriptor, Role, RxSource, Stream, StreamConfig, WireTuple, RECORD_LEN,
 };
 
 pub(crate) const O: usize = 0;
@@ -24,6 +24,8 @@ pub(crate) struct Pair {
     pub(crate) anchor_read_shut: [bool; 2],
     /// The bytes that each side keeps of its outgoing ring.
     kept: [Vec<u8>; 2],
+    /// Whether the link allows them to be put off.
+    pub(crate) markers: Markers,
 }
 
 impl Pair {
@@ -35,7 +37,13 @@ impl Pair {
             anchor_ended: [false; 2],
             anchor_read_shut: [false; 2],
             kept: [vec![0; RING as usize], vec![0; RING as usize]],
+            markers: Markers::Written,
         }
+    }
+
+    /// On a link on which both sides put their markers off.
+    pub(crate) fn without_markers() -> Pair {
+        Pair { markers: Markers::PutOff, ..Pair::new(true) }
     }
 
     /// Both on the link.
@@ -49,7 +57,7 @@ impl Pair {
 
     pub(crate) fn open(&mut self) {
         let tuple = WireTuple { local: ([0; 16], 1), remote: ([0; 16], 2) };
-        self.side[O].open(0, tuple, 7, NONCE[O], ring());
+        self.side[O].open(0, tuple, 7, NONCE[O], ring(), self.markers);
         self.flush();
     }
 
@@ -102,7 +110,7 @@ impl Pair {
     fn give(&mut self, s: usize, control: Control) {
         match control {
             Control::Message(ControlMessage::Open(open)) => {
-                if let Err(reason) = self.side[s].accept(&open, 0, NONCE[s], ring()) {
+                if let Err(reason) = self.side[s].accept(&open, 0, NONCE[s], ring(), self.markers) {
                     self.side[1 - s].handle_refuse(reason);
                 }
             }
@@ -165,6 +173,11 @@ impl Pair {
         let n = self.anchor[s].len().min(limit as usize);
         self.side[s].anchor_received(n as u64);
         self.anchor[s].drain(..n).collect()
+    }
+
+    /// The bytes on the anchor to `s`.
+    pub(crate) fn bytes_to(&self, s: usize) -> Vec<u8> {
+        self.anchor[s].iter().copied().collect()
     }
 
     /// Whether a record of this kind is the next thing on the anchor to `s`.

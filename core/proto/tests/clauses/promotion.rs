@@ -1,6 +1,6 @@
 use netacc_proto::{
-    Control, ControlMessage, Failure, MessageKind, Phase, Reason, RecordKind, RecordVerdict, Rest, Role, RxSource,
-    Stream, StreamConfig, TxSink, RECORD_GRACE, RECORD_LEN,
+    Control, ControlMessage, Failure, Markers, MessageKind, Phase, Reason, RecordKind, RecordVerdict, Rest, Role,
+    RxSource, Stream, StreamConfig, TxSink, RECORD_GRACE, RECORD_LEN,
 };
 
 use crate::pair::{ring, Pair, A, NONCE, O};
@@ -67,7 +67,7 @@ fn only_an_acceptor_accepts() {
     p.open();
     let Some(Control::Message(ControlMessage::Open(open))) = p.link[A].pop_front() else { panic!() };
     let mut other = Stream::new(Role::Opener, StreamConfig { trust_hints: false });
-    assert_eq!(other.accept(&open, 0, NONCE[A], ring()), Err(Reason::UnknownStream));
+    assert_eq!(other.accept(&open, 0, NONCE[A], ring(), Markers::Written), Err(Reason::UnknownStream));
 }
 
 #[test]

@@ -11,16 +11,14 @@ mod world;
 
 use check::{check, finds_fault};
 use mutants::Mutant;
-use world::Bounds;
-
-const HINTS: [bool; 2] = [false, true];
+use world::{Bounds, Trust};
 
 /// Promotion, voided pledges, half-close, loss of the link at every step.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn promotion() {
-    for trust_hints in HINTS {
-        check("promotion", Bounds { trust_hints, ..Bounds::default() });
+    for trust in Trust::ALL {
+        check("promotion", Bounds { trust, ..Bounds::default() });
     }
 }
 
@@ -28,8 +26,8 @@ fn promotion() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn second_attempt() {
-    for trust_hints in HINTS {
-        let bounds = Bounds { trust_hints, opens: 2, ..Bounds::default() };
+    for trust in Trust::ALL {
+        let bounds = Bounds { trust, opens: 2, ..Bounds::default() };
         check("second attempt", Bounds { writes: [2, 1], shutdowns: [false; 2], deaths: 1, ..bounds.clone() });
         check("second attempt", Bounds { writes: [1, 1], shutdowns: [true; 2], deaths: 2, ..bounds.clone() });
         check(
@@ -55,8 +53,8 @@ fn second_attempt() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn failed_writes() {
-    for trust_hints in HINTS {
-        let bounds = Bounds { trust_hints, fails: true, writes: [1, 1], ..Bounds::default() };
+    for trust in Trust::ALL {
+        let bounds = Bounds { trust, fails: true, writes: [1, 1], ..Bounds::default() };
         check("failed writes", Bounds { opens: 2, shutdowns: [false; 2], ..bounds.clone() });
         check("failed writes", Bounds { demotes: [1, 1], ..bounds });
     }
@@ -66,11 +64,11 @@ fn failed_writes() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn demotion() {
-    for trust_hints in HINTS {
-        check("demotion", Bounds { trust_hints, demotes: [1, 1], deaths: 0, writes: [2, 1], ..Bounds::default() });
+    for trust in Trust::ALL {
+        check("demotion", Bounds { trust, demotes: [1, 1], deaths: 0, writes: [2, 1], ..Bounds::default() });
         check(
             "demotion",
-            Bounds { trust_hints, demotes: [1, 1], writes: [1, 1], shutdowns: [true, false], ..Bounds::default() },
+            Bounds { trust, demotes: [1, 1], writes: [1, 1], shutdowns: [true, false], ..Bounds::default() },
         );
     }
 }
@@ -79,20 +77,17 @@ fn demotion() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn close_after_writing() {
-    for trust_hints in HINTS {
+    for trust in Trust::ALL {
         for s in 0..2 {
             let (mut closes, mut writes, mut shutdowns) = ([false; 2], [0; 2], [true; 2]);
             (closes[s], writes[s], shutdowns[s]) = (true, 3, false);
-            check("close after writing", Bounds { trust_hints, closes, writes, shutdowns, ..Bounds::default() });
+            check("close after writing", Bounds { trust, closes, writes, shutdowns, ..Bounds::default() });
             let mut demotes = [0; 2];
             demotes[1 - s] = 1;
-            check(
-                "close after writing",
-                Bounds { trust_hints, closes, writes, shutdowns, demotes, ..Bounds::default() },
-            );
+            check("close after writing", Bounds { trust, closes, writes, shutdowns, demotes, ..Bounds::default() });
             writes[s] = 1;
             let slow = Bounds { lazy_control: true, lazy_anchor: true, ..Bounds::default() };
-            check("close after writing", Bounds { trust_hints, closes, writes, shutdowns, ..slow });
+            check("close after writing", Bounds { trust, closes, writes, shutdowns, ..slow });
         }
     }
 }
@@ -101,8 +96,8 @@ fn close_after_writing() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn close() {
-    for trust_hints in HINTS {
-        let bounds = Bounds { trust_hints, gentle: false, ..Bounds::default() };
+    for trust in Trust::ALL {
+        let bounds = Bounds { trust, gentle: false, ..Bounds::default() };
         let check = |bounds| check("close", bounds);
         check(Bounds { closes: [true, false], writes: [2, 1], shutdowns: [false, true], ..bounds.clone() });
         check(Bounds { closes: [false, true], writes: [1, 2], shutdowns: [true, false], ..bounds.clone() });
@@ -117,12 +112,12 @@ fn close() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn crash() {
-    for trust_hints in HINTS {
+    for trust in Trust::ALL {
         for s in 0..2 {
             check(
                 "crash",
                 Bounds {
-                    trust_hints,
+                    trust,
                     crash: Some(s),
                     writes: [2, 1],
                     shutdowns: [s == 0, s == 1],
@@ -138,15 +133,9 @@ fn crash() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn slow_writers() {
-    for trust_hints in HINTS {
-        let slow = Bounds {
-            trust_hints,
-            lazy_control: true,
-            lazy_anchor: true,
-            split: true,
-            writes: [1, 1],
-            ..Bounds::default()
-        };
+    for trust in Trust::ALL {
+        let slow =
+            Bounds { trust, lazy_control: true, lazy_anchor: true, split: true, writes: [1, 1], ..Bounds::default() };
         check("slow", Bounds { shutdowns: [true, false], ..slow.clone() });
         let rough = Bounds { gentle: false, shutdowns: [false; 2], ..slow };
         for s in 0..2 {
@@ -162,8 +151,8 @@ fn slow_writers() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn credit() {
-    for trust_hints in HINTS {
-        check("credit", Bounds { trust_hints, writes: [6, 0], shutdowns: [true, false], ..Bounds::default() });
+    for trust in Trust::ALL {
+        check("credit", Bounds { trust, writes: [6, 0], shutdowns: [true, false], ..Bounds::default() });
     }
 }
 
@@ -171,8 +160,8 @@ fn credit() {
 #[test]
 #[ignore = "takes many minutes"]
 fn large() {
-    for trust_hints in [true, false] {
-        let bounds = Bounds { trust_hints, opens: 2, deaths: 2, ..Bounds::default() };
+    for trust in Trust::ALL {
+        let bounds = Bounds { trust, opens: 2, deaths: 2, ..Bounds::default() };
         check(
             "large: attempts",
             Bounds { writes: [2, 1], demotes: [1, 1], shutdowns: [true, false], ..bounds.clone() },
@@ -194,7 +183,7 @@ fn large() {
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn mutants_are_found() {
     for mutant in Mutant::ALL {
-        let found = HINTS.into_iter().any(|trust_hints| finds_fault(Bounds { trust_hints, ..mutant.bounds() }));
+        let found = mutant.trusts().iter().any(|&trust| finds_fault(Bounds { trust, ..mutant.bounds() }));
         println!("{mutant:?}: {found}");
         assert!(found, "{mutant:?} was not found");
     }

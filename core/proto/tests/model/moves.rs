@@ -2,15 +2,15 @@
 
 use netacc_device::RemoteKey;
 use netacc_proto::{
-    AnchorWrite, Control, ControlMessage, Failure, MessageKind, Phase, Reason, Record, RecordKind, RecordVerdict,
-    Refuse, Rest, RingDescriptor, RxSource, TxSink, WireTuple, RECORD_LEN,
+    AnchorWrite, Control, ControlMessage, Failure, Markers, MessageKind, Phase, Reason, Record, RecordKind,
+    RecordVerdict, Refuse, Rest, RingDescriptor, RxSource, TxSink, WireTuple, RECORD_LEN,
 };
 
 use crate::mutants::Mutant;
-use crate::world::{Bounds, Link, Message, Region, Symbol, World, OPENER, RING};
+use crate::world::{Bounds, Link, Message, Region, Symbol, Trust, World, OPENER, RING};
 
 impl World {
-    pub(crate) fn open(&mut self) {
+    pub(crate) fn open(&mut self, bounds: &Bounds) {
         self.attempts += 1;
         let k = match self.links.last() {
             Some(link) if !link.dead => self.links.len() - 1,
@@ -26,7 +26,7 @@ impl World {
         self.side[OPENER].region = Region { attempt, ..Region::default() };
         self.side[OPENER].outgoing = 0;
         let tuple = WireTuple { local: ([0; 16], 0), remote: ([0; 16], 0) };
-        self.side[OPENER].stream.open(0, tuple, 0, [attempt; 16], ring(attempt));
+        self.side[OPENER].stream.open(0, tuple, 0, [attempt; 16], ring(attempt), markers(bounds));
     }
 
     pub(crate) fn deliver(&mut self, bounds: &Bounds, s: usize, k: usize, message: Message) {
@@ -40,7 +40,7 @@ impl World {
                     _ if side.crashed => return,
                     _ if side.closed => Err(Reason::UnknownStream),
                     Some(_) => Err(Reason::PeerBusy),
-                    None => side.stream.accept(&open, 0, nonce, ring(attempt)),
+                    None => side.stream.accept(&open, 0, nonce, ring(attempt), markers(bounds)),
                 };
                 match result {
                     Ok(()) => {
@@ -58,6 +58,9 @@ impl World {
             _ if !registered || self.side[s].crashed => {}
             Message::Control(ControlMessage::Accept(accept)) => {
                 self.side[s].outgoing = accept.ring.rkey.0 as u8;
+                if bounds.trust == Trust::Sleeper {
+                    self.side[s].stream.require_marker();
+                }
                 self.side[s].stream.handle_accept(&accept);
             }
             Message::Control(ControlMessage::Refuse(refuse)) => {
@@ -130,7 +133,7 @@ impl World {
                 let record = Record::decode(&bytes).expect("our own record");
                 let n = len.min(RECORD_LEN - from);
                 self.side[s].stream.anchor_written(n);
-                if bounds.mutant == Some(Mutant::NoResume) && record.kind == RecordKind::Resume {
+                if bounds.mutant.is_some_and(|m| m.omits(record.kind)) {
                     return;
                 }
                 let record = bounds.mutant.map_or(record, |m| m.forge(record));
@@ -163,7 +166,7 @@ impl World {
     }
 
     /// The driver peeks at the anchor where a record may be.
-    pub(crate) fn peek(&mut self, s: usize) -> Option<()> {
+    pub(crate) fn peek(&mut self, bounds: &Bounds, s: usize) -> Option<()> {
         let stream = &mut self.side[s].stream;
         match stream.rx_source() {
             RxSource::Anchor(_) => return None,
@@ -179,18 +182,32 @@ impl World {
             }
             Symbol::Rst => stream.handle_anchor_end(true),
             Symbol::Fin => {
-                if !self.link_polled(s) {
+                let hasty = bounds.mutant == Some(Mutant::HastyEnd) && stream.expects_unmarked();
+                if !hasty && !self.link_polled(s) {
                     return None;
                 }
-                self.side[s].stream.handle_anchor_end(false);
+                self.end(bounds, s);
+            }
+            Symbol::Record(Record { kind: RecordKind::Resume, .. }) if !bounds.may_lose() && !self.link_polled(s) => {
+                return None;
             }
             symbol => {
-                if stream.handle_record(&bytes_of(symbol), Rest::Coming) == RecordVerdict::Consume {
+                if self.side[s].stream.handle_record(&bytes_of(symbol), Rest::Coming) == RecordVerdict::Consume {
                     self.anchor[s].pop_front();
                 }
             }
         }
         Some(())
+    }
+
+    /// The anchor has ended, and every message that the peer sent before is handled.
+    fn end(&mut self, bounds: &Bounds, s: usize) {
+        let side = &mut self.side[s];
+        if bounds.may_lose() {
+            return side.stream.handle_anchor_end(false);
+        }
+        side.stream.handle_consumed(u64::from(side.region.word));
+        side.stream.handle_last_end(0);
     }
 
     /// Whether `s` has handled everything that its peer sent on the link before.
@@ -213,7 +230,7 @@ impl World {
                     self.side[s].reset = true;
                 }
                 Symbol::Fin if limit == u64::MAX => self.side[s].eof = true,
-                Symbol::Fin if self.link_polled(s) => self.side[s].stream.handle_anchor_end(false),
+                Symbol::Fin if self.link_polled(s) => self.end(bounds, s),
                 Symbol::Fin => return None,
             },
             RxSource::Record => return None,
@@ -276,6 +293,11 @@ impl World {
             TxSink::Link => {
                 let word = self.side[s].region.word;
                 self.side[s].stream.handle_consumed(u64::from(word));
+                let k = self.side[s].link?;
+                if self.links[k].dead && bounds.trust.is_certain() && bounds.mutant != Some(Mutant::BlindSender) {
+                    // Refused: the write waits for the stream to leave the link.
+                    return None;
+                }
                 let span = self.side[s].stream.claim(1);
                 if span.len == 0 {
                     self.side[s].stream.stalled();
@@ -283,7 +305,6 @@ impl World {
                     return Some(());
                 }
                 let rewind = self.side[s].stream.commit(1);
-                let k = self.side[s].link?;
                 self.side[s].copy[span.offset as usize] = byte;
                 let attempt = self.side[s].outgoing;
                 let peer = &mut self.side[1 - s];
@@ -363,6 +384,15 @@ impl World {
         if matches!(side.stream.failure(), Some(Failure::Violation(_))) {
             self.error = Some("an honest peer was accused");
         }
+    }
+}
+
+/// Whether the link allows markers to be put off.
+fn markers(bounds: &Bounds) -> Markers {
+    if bounds.trust.is_certain() {
+        Markers::PutOff
+    } else {
+        Markers::Written
     }
 }
 

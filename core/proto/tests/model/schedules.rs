@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::check::{is_complete, quiescent};
-use crate::world::{Bounds, Step, World};
+use crate::world::{Bounds, Step, Trust, World};
 
 /// Takes steps chosen by `choices`, then lets everything that happens by itself happen.
 fn run(bounds: &Bounds, choices: &[u16]) -> Result<(), TestCaseError> {
@@ -62,9 +62,9 @@ fn choices() -> impl Strategy<Value = Vec<u16>> {
 }
 
 fn bounds() -> impl Strategy<Value = Bounds> {
-    (any::<[bool; 4]>(), 0u8..6, 0u8..6, 0u8..4).prop_map(
-        |([trust_hints, lazy, split, fails], opens, deaths, demotes)| Bounds {
-            trust_hints,
+    (0..3usize, any::<[bool; 3]>(), 0u8..6, 0u8..6, 0u8..4).prop_map(
+        |(trust, [lazy, split, fails], opens, deaths, demotes)| Bounds {
+            trust: Trust::ALL[trust],
             lazy_control: lazy,
             lazy_anchor: lazy,
             split,

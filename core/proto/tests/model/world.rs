@@ -18,10 +18,33 @@ pub(crate) const RING: usize = 4;
 pub(crate) const OPENER: usize = 0;
 pub(crate) const ACCEPTOR: usize = 1;
 
+/// What a side needs of its peer before it switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// The marker on the anchor.
+    Anchor,
+    /// SWITCHED, before it has read the marker.
+    Hints,
+    /// UNMARKED in place of the marker, on a link that is certain to have brought everything (SPEC §4.7.4): what was posted
+    /// before the link died arrives before a side learns of the death, and a side that posts later is refused.
+    Link,
+    /// As `Link`, but a thread of the opener sleeps until the anchor brings something.
+    Sleeper,
+}
+
+impl Trust {
+    pub(crate) const ALL: [Trust; 4] = [Trust::Anchor, Trust::Hints, Trust::Link, Trust::Sleeper];
+
+    /// Whether the link is certain to have brought everything.
+    pub(crate) fn is_certain(self) -> bool {
+        matches!(self, Trust::Link | Trust::Sleeper)
+    }
+}
+
 /// The choices of the two applications and the world, and how often they may be made.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
-    pub(crate) trust_hints: bool,
+    pub(crate) trust: Trust,
     /// Bytes that each side writes at most.
     pub(crate) writes: [u8; 2],
     pub(crate) opens: u8,
@@ -45,10 +68,17 @@ pub(crate) struct Bounds {
     pub(crate) mutant: Option<Mutant>,
 }
 
+impl Bounds {
+    /// Whether messages that were posted on a link are lost with it.
+    pub(crate) fn may_lose(&self) -> bool {
+        !self.trust.is_certain() || self.mutant == Some(Mutant::LossyLink)
+    }
+}
+
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
-            trust_hints: false,
+            trust: Trust::Anchor,
             writes: [2, 2],
             opens: 1,
             deaths: 1,
@@ -160,7 +190,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(bounds: &Bounds) -> World {
         let side = |role| Side {
-            stream: Stream::new(role, StreamConfig { trust_hints: bounds.trust_hints }),
+            stream: Stream::new(role, StreamConfig { trust_hints: bounds.trust != Trust::Anchor }),
             link: None,
             region: Region::default(),
             outgoing: 0,
@@ -192,7 +222,7 @@ impl World {
                 if !link.to[s].is_empty() && !link.notified[s] {
                     steps.push(Step::Deliver(s, k));
                 }
-                if link.dead && !link.notified[s] {
+                if link.dead && !link.notified[s] && (link.to[s].is_empty() || bounds.may_lose()) {
                     steps.push(Step::Notify(s, k));
                 }
             }
@@ -293,7 +323,7 @@ impl World {
                 AnchorWrite::Record(_, 0) => self.write_anchor(bounds, s, RECORD_LEN / 2),
                 _ => return None,
             },
-            Step::Peek(s) => self.peek(s)?,
+            Step::Peek(s) => self.peek(bounds, s)?,
             Step::Read(s) => self.read(bounds, s)?,
             Step::Write(s) => self.write(bounds, s)?,
             Step::FailToWrite(s) => self.side[s].stream.void_pledge(),
@@ -315,7 +345,7 @@ impl World {
                 self.side[s].demotes += 1;
                 self.side[s].stream.demote(Demotion::Requested(Reason::Requested));
             }
-            Step::Open => self.open(),
+            Step::Open => self.open(bounds),
             Step::Crash(s) => self.crash(s),
         }
         Some(())
