@@ -163,3 +163,46 @@ impl Endpoint {
         (self.helper_needed)();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use netacc_device::FourTuple;
+    use netacc_proto::{Role, Stream, StreamConfig};
+
+    use super::super::Again;
+    use super::*;
+    use crate::stream::GoneAnchor;
+
+    fn stream() -> Arc<StreamCell> {
+        let end = |port| ([127, 0, 0, 1], port).into();
+        let tuple = FourTuple { local: end(1), remote: end(2) };
+        let proto = Stream::new(Role::Opener, StreamConfig { trust_hints: false });
+        Arc::new(StreamCell::new(0, tuple.into(), proto, Box::new(GoneAnchor), 0))
+    }
+
+    /// Breaks if a turn without work moved all lists, or if one passed over work that nothing else brings up.
+    #[test]
+    fn a_turn_takes_work_where_there_is_any() {
+        let at = Instant::from_nanos;
+        let queue: [fn(&mut Queued); 6] = [
+            |queued| queued.checks.push(stream()),
+            |queued| queued.blocked.push(stream()),
+            |queued| queued.release.push(stream()),
+            |queued| queued.claims.push(stream()),
+            |queued| queued.dead.push(QueuePairId(1)),
+            |queued| queued.owing.push(QueuePairId(1)),
+        ];
+        for (kind, queue) in queue.into_iter().enumerate() {
+            let mut todo = Todo::default();
+            assert!(todo.take(at(1)).is_none());
+            queue(&mut todo.queued);
+            assert!(todo.take(at(1)).is_some(), "of kind {kind}");
+            assert!(todo.take(at(1)).is_none(), "of kind {kind}");
+        }
+        let mut todo = Todo::default();
+        todo.timers.schedule(Timed::Setup(QueuePairId(1)), Again { since: at(1), at: at(5) });
+        assert!(todo.take(at(4)).is_none());
+        let (_, due) = todo.take(at(5)).expect("a timer is due");
+        assert_eq!(due.len(), 1);
+    }
+}

@@ -1,7 +1,7 @@
 //! Links come up, and streams are opened on them.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
 use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
@@ -11,7 +11,7 @@ use netacc_device::{Anchor, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Sharing, Spread, StreamCell};
 use netacc_proto::{Reason, TxSink};
 
-use crate::common::{config, connect, connect_over, run, Deaf};
+use crate::common::{config, connect, connect_over, nonce, run, Deaf};
 use crate::endpoints::{configured, endpoint, finding, read, sharing, with_sharing, write};
 
 /// Breaks if either side speaks out of turn: the other would answer the first message with the end of the link.
@@ -72,6 +72,46 @@ fn a_crowd_that_is_enqueued_is_placed_in_one_turn() {
     run([&client, &server]);
     assert!(pairs.iter().all(|(near, _)| near.lock(&client).proto().is_linked()));
     assert_eq!(streams_on_links(&client), [2; 3]);
+}
+
+/// Breaks if the links that are being made were checked again for each stream of a turn: there may be dozens of both. One that
+/// becomes ready meanwhile is found by the next turn.
+#[test]
+fn links_that_are_being_made_are_checked_once_in_a_turn() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let device = fabric.open(LoopbackConfig::shm());
+    let (client, server) = (Arc::new(OnceLock::<Endpoint>::new()), endpoint(&fabric));
+    // Each stream that is opened has a nonce. The peer's answers on all links are handled then.
+    let opening = Arc::downgrade(&client);
+    let answered = Box::new(move || {
+        if let Some(client) = opening.upgrade().as_deref().and_then(OnceLock::get) {
+            client.poll(client.default_cq());
+        }
+        nonce()
+    });
+    let (cm, directory) = (device.clone(), device.clone());
+    let made = Endpoint::new(device, cm, directory, config(1), Arc::new(Deaf), Box::new(|| {}), answered);
+    let client = client.get_or_init(|| made.expect("a loopback device has queues"));
+
+    let cells: Vec<_> = (40_060..40_064).map(|port| connect(client, &server, port).0).collect();
+    for near in &cells {
+        client.enqueue_promotion(near).expect("the acceptor is published");
+    }
+    let turn = |endpoint: &Endpoint| endpoint.progress(Instant::from_nanos(0));
+    for endpoint in [client, &server, client] {
+        turn(endpoint);
+    }
+    let links = client.links_at(client.control_cq());
+    assert_eq!(links.len(), cells.len());
+    links.iter().for_each(|link| client.rebind(link, client.default_cq()));
+    // All links are answered, and the client takes one of the answers.
+    turn(&server);
+    client.poll_link(&links[0]);
+    let opened = || cells.iter().filter(|near| near.lock(client).link().is_some()).count();
+    turn(client);
+    assert_eq!(opened(), 1);
+    turn(client);
+    assert_eq!(opened(), cells.len());
 }
 
 /// Breaks if each of several connections that are made at the same time had a link made for it.

@@ -331,8 +331,9 @@ fn a_marker_is_never_taken_for_application_bytes() {
 }
 
 /// Promotes a stream over anchors whose uses are counted. Returns how often each side looked at its anchor and peeked there, and
-/// how many bytes both wrote to it; then the same after another event that the anchor had become readable.
-fn count_looks(client: &Endpoint, server: &Endpoint) -> [([(u32, u32); 2], u64); 2] {
+/// how many bytes both wrote to it; then the same after another event that the anchor had become readable,
+/// with which the link has nothing to do: `polls` counts the looks at it.
+fn count_looks(client: &Endpoint, server: &Endpoint, polls: &AtomicU32) -> [([(u32, u32); 2], u64); 2] {
     let (at_client, at_server) = (Watch::default(), Watch::default());
     let (a, b, wire) = anchor_pair(AnchorConfig::default());
     let (client_end, server_end) = (a.clone(), b.clone());
@@ -355,8 +356,17 @@ fn count_looks(client: &Endpoint, server: &Endpoint) -> [([(u32, u32); 2], u64);
         }
     }
     let promoted = counts();
+    let before = polls.load(Relaxed);
     near.anchor_event(client, AnchorEvent::Readable);
+    assert_eq!(polls.load(Relaxed), before, "the link has nothing to do with it");
     [promoted, counts()]
+}
+
+fn count_polls(polls: &Arc<AtomicU32>) -> impl Fn(&Event) + Send + Sync + 'static {
+    let polls = polls.clone();
+    move |event: &Event| {
+        polls.fetch_add(u32::from(matches!(event, Event::PollQp { .. })), Relaxed);
+    }
 }
 
 /// Breaks if a side looked at its anchor more often than it must: each look is a system call, and where thousands of
@@ -364,11 +374,12 @@ fn count_looks(client: &Endpoint, server: &Endpoint) -> [([(u32, u32); 2], u64);
 #[test]
 fn a_promotion_looks_at_the_anchors_four_times() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    let [client, server] = [(); 2].map(|()| writing_markers(&fabric, |_: &Event| {}));
+    let polls = Arc::new(AtomicU32::new(0));
+    let [client, server] = [(); 2].map(|()| writing_markers(&fabric, count_polls(&polls)));
     // Each before it writes its marker. And the opener when the link announces the acceptor's marker, which this wire
     // brings later, and before it reads it. The event is of a marker that was read meanwhile.
     let both = 2 * RECORD_LEN as u64;
-    assert_eq!(count_looks(&client, &server), [([(3, 1), (1, 1)], both), ([(4, 1), (1, 1)], both)]);
+    assert_eq!(count_looks(&client, &server, &polls), [([(3, 1), (1, 1)], both), ([(4, 1), (1, 1)], both)]);
 }
 
 /// Breaks if a promotion on shared memory used the anchors, where the link alone decides: a system call to write each marker,
@@ -376,7 +387,8 @@ fn a_promotion_looks_at_the_anchors_four_times() {
 #[test]
 fn a_promotion_without_markers_looks_at_the_anchors_once() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
-    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let polls = Arc::new(AtomicU32::new(0));
+    let [client, server] = [(); 2].map(|()| crate::endpoints::observed(&fabric, count_polls(&polls)));
     // The opener, when ACCEPT comes: the acceptor may have written already.
-    assert_eq!(count_looks(&client, &server), [([(1, 0), (0, 0)], 0), ([(2, 0), (0, 0)], 0)]);
+    assert_eq!(count_looks(&client, &server, &polls), [([(1, 0), (0, 0)], 0), ([(2, 0), (0, 0)], 0)]);
 }
