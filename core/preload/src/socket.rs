@@ -17,7 +17,7 @@ use crate::datagram::Datagram;
 use crate::family::{self, Others};
 use crate::holders::{socket_number, Loans, Sender};
 use crate::instance::Instance;
-use crate::os::{addresses, real};
+use crate::os::addresses;
 use crate::ring::Ring;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::watchers::Watchers;
@@ -26,10 +26,14 @@ use crate::{probes, switching};
 mod callers;
 mod notices;
 mod options;
+mod shared;
 mod sleeps;
 
 pub use callers::{Callers, Place};
-pub use options::{int, keep_as_reported, kernel_only, needs_kernel, read_all_from_kernel, read_from_kernel, Options};
+pub use options::{
+    int, keep_as_reported, keep_queue_reports, kernel_only, needs_kernel, read_all_from_kernel, read_from_kernel,
+    Options,
+};
 
 use notices::Notices;
 pub use sleeps::Sleeps;
@@ -327,8 +331,7 @@ impl Socket {
     /// if it was given away since: another thread may fork meanwhile.
     pub fn end_sharing(&self, seen: u32) {
         if let Some(cell) = &self.stream {
-            self.read_nonblocking();
-            read_from_kernel(&self.options, self.fd.load(Ordering::Relaxed));
+            self.read_what_others_set(cell);
             cell.unshare(seen);
         }
     }
@@ -346,68 +349,6 @@ impl Socket {
     pub fn search_holders(&self) {
         if let (Others::Unseen, Some(rt)) = (self.others(), runtime::get()) {
             self.loans.want_search(rt);
-        }
-    }
-
-    /// O_NONBLOCK, for a call that would have to wait. It belongs to the open file description. Another process, or a
-    /// descriptor that came back in a message, may share that and have set it.
-    pub fn is_nonblocking(&self) -> bool {
-        if self.shares_description() {
-            self.read_nonblocking();
-        }
-        self.nonblocking.load(Ordering::Relaxed)
-    }
-
-    /// Whether no call waits, because O_NONBLOCK is set and this process alone could take it back.
-    #[inline]
-    pub fn never_waits(&self) -> bool {
-        self.nonblocking.load(Ordering::Relaxed) && !self.shares_description()
-    }
-
-    /// SO_RCVTIMEO, for a call that is about to wait. It belongs to the socket: see
-    /// [`is_nonblocking`](Socket::is_nonblocking).
-    pub fn recv_timeout(&self) -> Option<Duration> {
-        self.read_if_shared(libc::SO_RCVTIMEO);
-        self.options.recv_timeout()
-    }
-
-    /// SO_SNDTIMEO, likewise.
-    pub fn send_timeout(&self) -> Option<Duration> {
-        self.read_if_shared(libc::SO_SNDTIMEO);
-        self.options.send_timeout()
-    }
-
-    fn read_if_shared(&self, option: c_int) {
-        if self.shares_description() {
-            keep_as_reported(&self.options, self.fd.load(Ordering::Relaxed), option);
-        }
-    }
-
-    /// Whether another process may have changed the open file description.
-    #[inline]
-    fn shares_description(&self) -> bool {
-        self.stream.as_ref().is_some_and(|cell| cell.is_shared() || cell.is_pinned())
-    }
-
-    /// Whether closing `fd` is to reset the connection. Another process that holds or held the socket may have set
-    /// that.
-    pub fn aborts_on_close(&self, fd: c_int) -> bool {
-        let aborts = self.options.abort_on_close.load(Ordering::Relaxed);
-        if aborts || self.family.load(Ordering::Relaxed) == 0 {
-            return aborts;
-        }
-        let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
-        let mut len = size_of::<libc::linger>() as libc::socklen_t;
-        // SAFETY: a writable struct, and its length.
-        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw mut linger).cast(), &mut len) };
-        linger.l_onoff != 0 && linger.l_linger == 0
-    }
-
-    fn read_nonblocking(&self) {
-        // SAFETY: no pointers.
-        let flags = unsafe { real::fcntl(self.fd.load(Ordering::Relaxed), libc::F_GETFL, 0) };
-        if flags >= 0 {
-            self.nonblocking.store(flags & libc::O_NONBLOCK != 0, Ordering::Relaxed);
         }
     }
 

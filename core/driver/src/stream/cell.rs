@@ -297,6 +297,7 @@ impl StreamCell {
     }
 
     /// How often the descriptor was shared since this process was its only holder; 0 if no other process may hold it.
+    #[inline]
     pub fn shares(&self) -> u32 {
         self.shared.load(Ordering::Acquire)
     }
@@ -308,6 +309,7 @@ impl StreamCell {
     }
 
     /// Whether another process may hold the descriptor.
+    #[inline]
     pub fn is_shared(&self) -> bool {
         self.shares() > 0
     }
@@ -318,6 +320,7 @@ impl StreamCell {
     }
 
     /// Whether it stays off links permanently.
+    #[inline]
     pub fn is_pinned(&self) -> bool {
         self.pinned.load(Ordering::Acquire)
     }

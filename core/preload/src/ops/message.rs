@@ -387,6 +387,9 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
     }
     // A connection whose program has requested control messages with a socket option is on the kernel path for good.
     let wants_control = !header.msg_control.is_null() && header.msg_controllen > 0;
+    if wants_control {
+        t.sock.find_needs();
+    }
     if wants_control && flags & libc::MSG_TRUNC == 0 && t.stays_on_kernel() {
         // SAFETY: as the C function.
         let n = asleep(|| unsafe { real::recvmsg(t.fd, msg, flags) });
@@ -405,7 +408,7 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
     }
     let room = std::mem::take(&mut header.msg_controllen);
     header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-    if t.sock.options.reports_queue.load(Ordering::Relaxed) {
+    if t.sock.reports_queue() {
         let queued = io::queued_bytes(t.sock, t.fd);
         // SAFETY: as the C function.
         unsafe { control::put(&mut header, room, (libc::IPPROTO_TCP, libc::TCP_INQ), &queued.to_ne_bytes()) };

@@ -141,6 +141,12 @@ pub fn keep_as_reported(options: &Options, fd: c_int, name: c_int) {
     }
 }
 
+/// The kernel's TCP_INQ.
+pub fn keep_queue_reports(options: &Options, fd: c_int) {
+    let reports = get_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ).is_some_and(|on| on != 0);
+    options.reports_queue.store(reports, Ordering::Relaxed);
+}
+
 /// Options of a socket that another process has set, or may have, except for those of its buffers: the kernel does not
 /// show whether SO_RCVBUF was set, and the library sets SO_RCVLOWAT as well.
 pub fn read_from_kernel(options: &Options, fd: c_int) {
@@ -148,6 +154,7 @@ pub fn read_from_kernel(options: &Options, fd: c_int) {
         keep_as_reported(options, fd, name);
     }
     options.cork.store(get_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0), Ordering::Relaxed);
+    keep_queue_reports(options, fd);
 }
 
 /// All options of a socket that has just been made, and whose buffers only the kernel and its listener have set.
@@ -157,8 +164,6 @@ pub fn read_all_from_kernel(options: &Options, fd: c_int) {
     if options.receive_buffer.load(Ordering::Relaxed) != u32::MAX {
         keep_as_reported(options, fd, libc::SO_RCVBUF);
     }
-    let reports = get_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ).is_some_and(|on| on != 0);
-    options.reports_queue.store(reports, Ordering::Relaxed);
 }
 
 // Missing in the `libc` crate. linux/tcp.h.

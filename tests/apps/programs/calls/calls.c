@@ -301,7 +301,7 @@ int main(int count, char **arguments)
                                                   ring_cases, instance_cases, crowd_cases, liburing_cases, aio_cases,
                                                   sandbox_cases, multipath_cases, pointer_cases, handler_cases,
                                                   raw_cases, order_cases, spawn_cases, rights_cases, shortage_cases,
-                                                  interrupt_cases};
+                                                  interrupt_cases, shared_option_cases};
     const size_t tables = sizeof all / sizeof *all;
     if (count < 2) {
         for (size_t i = 0; i < tables; i++)

@@ -45,7 +45,7 @@ struct test_case {
 extern const struct test_case option_cases[], connection_cases[], data_cases[], waiting_cases[], descriptor_cases[],
     unseen_cases[], zerocopy_cases[], process_cases[], ring_cases[], instance_cases[], crowd_cases[],
     liburing_cases[], aio_cases[], sandbox_cases[], multipath_cases[], pointer_cases[], handler_cases[], raw_cases[],
-    order_cases[], spawn_cases[], rights_cases[], shortage_cases[], interrupt_cases[];
+    order_cases[], spawn_cases[], rights_cases[], shortage_cases[], interrupt_cases[], shared_option_cases[];
 
 /* Ends the program, with what went wrong. */
 void die(const char *what) __attribute__((noreturn));

@@ -58,7 +58,7 @@ pub unsafe fn recv_in_steps(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &
     // The call waits for so many bytes as long as it may wait.
     let least = match flags & (libc::MSG_WAITALL | libc::MSG_PEEK) {
         libc::MSG_WAITALL => len,
-        0 => len.min(cell.low_water() as usize),
+        0 => len.min(sock.low_water(cell) as usize),
         _ => 1,
     };
     let connection = target.connection;

@@ -48,7 +48,7 @@ impl Direction for Outgoing {
 /// `iov` describes readable memory.
 #[inline(never)]
 pub unsafe fn send_in_steps(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
-    if flags & libc::MSG_ZEROCOPY != 0 && sock.options.zero_copy.load(Ordering::Relaxed) {
+    if flags & libc::MSG_ZEROCOPY != 0 && sock.is_zero_copy() {
         // SAFETY: passed on.
         return unsafe { send_zero_copy(entry, sock, fd, iov, flags) };
     }
