@@ -486,33 +486,4 @@ fn with_socket(cell: &Arc<StreamCell>, f: impl FnOnce(&Socket)) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Breaks if a link were checked twice for two changes, or if the checks of many links took more than a tenth of the
-    /// helper's time.
-    #[test]
-    fn links_that_are_put_off_are_checked_once_and_one_at_a_time() {
-        let at = Instant::from_nanos;
-        let mut put_off = PutOff::new();
-        let added = [7, 8, 7, 9].map(|qp| put_off.add(QueuePairId(qp), qp));
-        assert_eq!(added, [true, true, false, true]);
-        assert_eq!(put_off.next(), Some(Instant::ZERO));
-        assert_eq!(put_off.take_due(at(100)), Some(7));
-        put_off.enqueue_check(at(100), at(110));
-        assert_eq!((put_off.next(), put_off.take_due(at(199))), (Some(at(200)), None));
-        assert!(put_off.add(QueuePairId(7), 7));
-        assert_eq!([(); 4].map(|()| put_off.take_due(at(200))), [Some(8), Some(9), Some(7), None]);
-        assert_eq!(put_off.next(), None);
-    }
-
-    #[test]
-    fn as_many_waiting_threads_as_processors_leave_none() {
-        let queues = Queues::new(2);
-        assert!(!queues.outnumber_processors());
-        queues.waited_at.store(1, Ordering::Relaxed);
-        assert!(!queues.outnumber_processors());
-        queues.waited_at.store(2, Ordering::Relaxed);
-        assert!(queues.outnumber_processors());
-    }
-}
+mod tests;
