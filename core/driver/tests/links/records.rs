@@ -11,7 +11,7 @@ use netacc_driver::{AnchorEvent, Endpoint, LinkIo, Readiness, Shutdown, StreamCe
 use netacc_proto::{RxSource, TxSink, RECORD_GRACE, RECORD_LEN};
 
 use crate::common::{connect_over, run};
-use crate::endpoints::{endpoint, read, sharing, write, writing_markers};
+use crate::endpoints::{endpoint, observed, read, sharing, write, writing_markers};
 
 /// Breaks if bytes behind a pledge were left alone after the read that came up to it: a program that waits for
 /// readiness after each read would wait for ever, because the event of their arrival is long past.
@@ -388,7 +388,7 @@ fn a_promotion_looks_at_the_anchors_four_times() {
 fn a_promotion_without_markers_looks_at_the_anchors_once() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let polls = Arc::new(AtomicU32::new(0));
-    let [client, server] = [(); 2].map(|()| crate::endpoints::observed(&fabric, count_polls(&polls)));
+    let [client, server] = [(); 2].map(|()| observed(&fabric, count_polls(&polls)));
     // The opener, when ACCEPT comes: the acceptor may have written already.
     assert_eq!(count_looks(&client, &server, &polls), [([(1, 0), (0, 0)], 0), ([(2, 0), (0, 0)], 0)]);
 }
