@@ -213,11 +213,12 @@ def _rows(folder: Path, program: Program, found: dict[str, Any]) -> list[Row]:
             for end, value in displaced.items()
         ]
         for count in CONNECTIONS:
-            if count == CROWD:
-                services["service"] += displaced["server"]
-                services["client-service"] += displaced["client"]
             run = measuring.counted(_runs(found["loads"][f"{count} connections"], path))
-            seen = _predict(folder, (path, stack), program, services, (count, warm))
+            work = dict(services)
+            if count == CROWD:
+                work["service"] += displaced["server"]
+                work["client-service"] += displaced["client"]
+            seen = _predict(folder, (path, stack), program, work, (count, warm))
             rows += _compared(f"{path}, {count} connections", run, seen, program.resolution_us, counts)
     return rows
 
@@ -260,7 +261,7 @@ def own_work(loads: Sequence[Piped], fit: Fit, sleeps: Sleeps) -> dict[str, Own]
 
 
 def _stack(load: Piped, end: str, fit: Fit) -> float:
-    """What a request takes an end in the stack: a turn reads and writes once."""
+    """Nanoseconds that an end spends in the stack for a request: a turn reads and writes once."""
     turn = 2 * fit.values["system-call"] + 2 * fit.values.get("segment", 0.0)
     copies = VALUE / 1024 * fit.values["copy-per-kib"]
     return turn / load.length + load.asks[end] * fit.values["system-call"] + copies

@@ -63,7 +63,7 @@ pub struct Runtime {
     pub(crate) ended_epoll_waits: AtomicU64,
     /// Streams whose promotion is to be tried.
     pub(crate) promotions: Mutex<Vec<Arc<StreamCell>>>,
-    /// What connections of crowds have asked for.
+    /// The requests of crowds' connections for links.
     pub(crate) arrivals: Arrivals,
     /// Accepted streams whose peers have not asked for promotion: the helper finds out why.
     pub(crate) unrequested: Mutex<Vec<Arc<StreamCell>>>,

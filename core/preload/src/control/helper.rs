@@ -100,7 +100,7 @@ impl Helper<'_> {
         }
         let kicks = rt.helper.kicks.load(Ordering::SeqCst);
         self.serve_requests();
-        let arrivals = self.serve_arrivals(now());
+        let arrivals = self.serve_arrivals();
         queues::of_process().check_due(endpoint);
         let next = endpoint.progress(now());
         let on_links = links::tend(rt, endpoint);
@@ -160,10 +160,11 @@ impl Helper<'_> {
     }
 
     /// Serves the requests of crowds if their time has come. Returns when that is.
-    fn serve_arrivals(&mut self, now: Instant) -> Option<Instant> {
+    fn serve_arrivals(&mut self) -> Option<Instant> {
         if self.rt.arrivals.is_empty() {
             return None;
         }
+        let now = now();
         let at = *self.arrivals_at.get_or_insert(now + GATHERING);
         if now < at {
             return Some(at);

@@ -1,4 +1,4 @@
-//! Which links the helper is to check, and when; and the queue of a link on which a stream is being opened.
+//! The helper's checks of links, and the queue of a link on which a stream is being opened.
 
 use std::time::Duration;
 

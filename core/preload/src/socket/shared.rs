@@ -1,4 +1,4 @@
-//! What another holder of a socket may have set: O_NONBLOCK belongs to the open file description, and options belong to the
+//! Options that another holder of a socket may have set: O_NONBLOCK belongs to the open file description, and options belong to the
 //! socket. The library keeps copies of them, so a call that one of them matters to asks the kernel while there may be such
 //! a holder, and once there is none any more all of them are read.
 //!

@@ -26,8 +26,7 @@ impl Stream {
     }
 
     /// Opener: pledges the current position and sends OPEN. `slot` is ours on the link; `ring` our registered ring; `markers`
-    /// whether
-    /// the link allows them to be put off. Requires [`may_promote`](Stream::may_promote).
+    /// whether the link allows them to be put off. Requires [`may_promote`](Stream::may_promote).
     pub fn open(
         &mut self,
         slot: u16,

@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from netacc_lab.calibration.fitting import SMALL
+from netacc_lab.calibration.fitting import MOSTLY, SMALL
 from netacc_lab.sim import paths as checkout
 
 #: The paths that can be measured.
 PATHS = ("tcp", "udp", "unix", "shm")
 #: One measurement of one path, as `netacc bench` writes it.
 Run = Mapping[str, Any]
-#: Sleeps for each request that are most; and the part of the most sleeps with which threads were apart.
-MOSTLY, ASLEEP = 0.5, 0.97
+#: Of ping-pongs that mostly sleep: the part of the most sleeps with which threads were apart.
+ASLEEP = 0.97
 #: The paths on which the library polls before it sleeps.
 LINKED = ("shm",)
 

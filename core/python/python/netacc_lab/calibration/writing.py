@@ -111,7 +111,7 @@ def _longest(wakes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _waking_writes(wakes: Mapping[str, Any]) -> list[tuple[float, int]]:
-    """What writes that wake took longer than others of their round."""
+    """How much longer writes that wake took than others of their round."""
     return [(float(value) - wakes["other_ns"], int(count)) for value, count in _longest(wakes)["waking_ns"]]
 
 
