@@ -50,7 +50,7 @@ ENDS = ("server", "client")
 #: is less than 0.8 of it.
 ALIKE = 0.95
 #: Rounds of everything.
-ROUNDS = 5
+ROUNDS = 3
 #: What was measured, in the folder of a check. One that has it already measures nothing.
 KEPT = "measured.json"
 #: Bytes of a value.
@@ -159,13 +159,17 @@ def _rows(folder: Path, program: Program, found: dict[str, Any]) -> list[Row]:
     loads = [load for rounds in found["loads"].values() for load in rounds]
     pipelined = [load for rounds in found["piped"].values() for load in rounds]
     others = max(float(each["machine"]["busy_processors"]) for each in (here, *loads))
-    paces = [float(each["pace_ns"]) for each in (*loads, *pipelined)]
-    paces += [float(pace) for echo in here["echoes"] for pace in echo["pace_ns"]]
+    looks = {name: [float(each[name]) for each in (*loads, *pipelined)] for name in measuring.LOOKS}
+    for name, values in looks.items():
+        values += [float(value) for echo in here["echoes"] for value in echo[name]]
     counts = others <= QUIET
     (folder / "host.toml").write_text(writing.host(here))
     rows = [
         Row("processors that other work kept busy", 0, others, "", None),
-        Row("time of a copy, slowest to fastest measurement", 1, max(paces) / min(paces), "", None),
+        *(
+            Row(f"{what}, slowest to fastest measurement", 1, max(looks[name]) / min(looks[name]), "", None)
+            for name, what in zip(measuring.LOOKS, ("a copy", "a cache line's round trip"), strict=True)
+        ),
     ]
     calibrated = {path: writing.calibrated(here, path) for path in ("tcp", "shm")}
     # How many states the caches keep is seen on TCP: the library's are so small that a link shows none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -321,11 +322,12 @@ def test_rounds_are_merged() -> None:
     for each, busy in ((first, 0.0), (second, 0.4)):
         each["machine"]["busy_processors"] = busy
         for echo in each["echoes"]:
-            echo["pace_ns"] = [100.0 + busy]
+            echo["pace_ns"], echo["transfer_ns"] = [100.0 + busy], [50.0 + busy]
     measuring.merge(first, second)
     assert len(first["echoes"]) == len(measuring.ECHOES)
     assert {len(path["runs"]) for echo in first["echoes"] for path in echo["paths"].values()} == {6}
     assert first["echoes"][0]["pace_ns"] == [100.0, 100.4]
+    assert first["echoes"][0]["transfer_ns"] == [50.0, 50.4]
     assert len(first["wakes"]["tcp"]["runs"]) == 6 and len(first["noise"]["processors"]) == 2
     assert first["machine"]["busy_processors"] == 0.4
 
@@ -339,7 +341,7 @@ def test_slow_measurements_are_made_again(monkeypatch: pytest.MonkeyPatch) -> No
     def bench(*arguments: str) -> dict[str, Any]:
         assert arguments[0] == "noise"
         copy = next(copies)
-        return {"processors": [{"copy_ns": copy - 3}, {"copy_ns": copy}]}
+        return {"processors": [{"copy_ns": each, "transfer_ns": None} for each in (copy - 3, copy)]}
 
     monkeypatch.setattr(measuring, "bench", bench)
     made: list[int] = []
@@ -358,6 +360,36 @@ def test_slow_measurements_are_made_again(monkeypatch: pytest.MonkeyPatch) -> No
     before = len(made)
     pace.hold(measurement)
     assert len(made) == before + 1
+
+
+def test_measurements_wait_for_the_first_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks if a measurement counts in which a processor moved, or if one waits for ever."""
+    # Before and after each measurement: near; far for three looks, then near; moved meanwhile, then near.
+    transfers = iter([45, 50, *(350, 340, 360, 44, 46), *(45, 350, 60, 59), *[350] * 2000])
+    waits: list[float] = []
+
+    def bench(*arguments: str) -> dict[str, Any]:
+        assert arguments[0] == "noise"
+        transfer = next(transfers)
+        return {"processors": [{"copy_ns": 100, "transfer_ns": transfer}] * 2}
+
+    monkeypatch.setattr(measuring, "bench", bench)
+    monkeypatch.setattr(time, "sleep", waits.append)
+    made: list[int] = []
+    told: list[str] = []
+
+    def measurement() -> dict[str, Any]:
+        made.append(1)
+        return {"machine": {"busy_processors": 0.0}}
+
+    pace = measuring.Pace(waiting=told.append)
+    found = [(pace.hold(measurement)["transfer_ns"], len(made), len(waits)) for _ in range(3)]
+    assert found == [(50, 1, 0), (46, 2, 3), (59, 4, 3)] and len(told) == 3
+    # Away for good: it waits once for as long as patience lasts, and then measures where it is.
+    assert pace.hold(measurement)["transfer_ns"] == 350
+    assert sum(waits) == measuring.PATIENCE and len(made) == 5
+    assert pace.hold(measurement)["transfer_ns"] == 350
+    assert sum(waits) == measuring.PATIENCE and len(made) == 6
 
 
 def test_writes_that_take_no_longer_wake_for_nothing() -> None:

@@ -7,8 +7,13 @@
 //!
 //! Before that, each thread copies within the first cache: how fast the processors are now. Where a core has two hardware threads, and
 //! a virtual machine has one of them, a copy takes twice as long while another machine works on the other one. Nothing else here tells.
+//!
+//! And each processor passes a cache line to the next one and back. That tells how far apart they are: on a virtual machine whose two
+//! processors are sometimes hardware threads of one core and sometimes not, this took 45 or 350 ns, for minutes at a time, and what two
+//! processes do together on shared memory took up to 2.2 times as long where it took 350.
 
-use std::hint::black_box;
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,6 +40,10 @@ const COPIED: usize = 16 * 1024;
 const COPY_SAMPLES: usize = 401;
 const COPIES: u64 = 20;
 
+/// How often round trips of a cache line are timed, and how many are timed together. Arbitrary: two milliseconds where one takes 500 ns.
+const TRANSFER_SAMPLES: usize = 21;
+const TRANSFERS: u32 = 200;
+
 /// Steps of the progress bar.
 const STEPS: u32 = 20;
 
@@ -46,6 +55,7 @@ pub(crate) fn run(args: &NoiseArgs) -> Result<(), BenchError> {
     let threshold = Duration::from_nanos(args.threshold_ns);
     let length = Duration::from_secs_f64(args.seconds);
     let processors = allowed().map_err(|errno| BenchError::io("sched_getaffinity")(errno.into()))?;
+    let apart = transfers(&processors).map_err(|errno| BenchError::io("sched_setaffinity")(errno.into()))?;
     let together = Barrier::new(processors.len() + 1);
     let found = thread::scope(|scope| {
         let watch = |processor: usize| {
@@ -74,8 +84,8 @@ pub(crate) fn run(args: &NoiseArgs) -> Result<(), BenchError> {
             format!("--threshold-ns: processor {processor} has more than {MOST_DETOURS} detours; take a higher one");
         return Err(BenchError::Usage(text));
     }
-    let of_processor = |(processor, watched): (&usize, &Watched)| json!({"processor": processor, "seconds": watched.seconds, "reading_ns": watched.least_ns, "copy_ns": watched.copy_ns, "detours_ns": watched.detours});
-    let each: Vec<Value> = processors.iter().zip(&found).map(of_processor).collect();
+    let of_processor = |((processor, watched), transfer): ((&usize, &Watched), &Option<u64>)| json!({"processor": processor, "seconds": watched.seconds, "reading_ns": watched.least_ns, "copy_ns": watched.copy_ns, "transfer_ns": transfer, "detours_ns": watched.detours});
+    let each: Vec<Value> = processors.iter().zip(&found).zip(&apart).map(of_processor).collect();
     let params = json!({"seconds": args.seconds, "threshold_ns": args.threshold_ns});
     let object = json!({"bench": "noise", "params": &params, "machine": &machine, "processors": each});
     if let Some(draft) = draft {
@@ -153,6 +163,58 @@ fn median_copy_ns() -> u64 {
     times[COPY_SAMPLES / 2]
 }
 
+/// By processor, how long a cache line takes to the next one (from the last to the first) and back: the median. None of a single one.
+fn transfers(processors: &[usize]) -> nix::Result<Vec<Option<u64>>> {
+    let next = |at: usize| processors[(at + 1) % processors.len()];
+    let several = processors.len() > 1;
+    let of = |(at, processor): (usize, &usize)| several.then(|| transfer_ns(*processor, next(at))).transpose();
+    processors.iter().enumerate().map(of).collect()
+}
+
+/// A word alone on its cache lines: processors fetch two together.
+#[repr(align(128))]
+struct Line(AtomicU32);
+
+/// The median time of a cache line's round trip between two processors, each of which waits for the other one's number.
+fn transfer_ns(one: usize, other: usize) -> nix::Result<u64> {
+    let line = Line(AtomicU32::new(0));
+    let both = Barrier::new(2);
+    let round_trips = TRANSFER_SAMPLES as u32 * TRANSFERS;
+    let wait_for = |number| {
+        while line.0.load(Ordering::Acquire) != number {
+            spin_loop();
+        }
+    };
+    thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            let pinned = keep_on(Pid::from_raw(0), other);
+            both.wait();
+            for trip in 0..round_trips {
+                wait_for(2 * trip + 1);
+                line.0.store(2 * trip + 2, Ordering::Release);
+            }
+            pinned
+        });
+        let asking = scope.spawn(|| {
+            let pinned = keep_on(Pid::from_raw(0), one);
+            both.wait();
+            let mut times = Vec::with_capacity(TRANSFER_SAMPLES);
+            for sample in 0..TRANSFER_SAMPLES as u32 {
+                let begun = Instant::now();
+                for trip in sample * TRANSFERS..(sample + 1) * TRANSFERS {
+                    line.0.store(2 * trip + 1, Ordering::Release);
+                    wait_for(2 * trip + 2);
+                }
+                times.push(ns(begun.elapsed()) / u64::from(TRANSFERS));
+            }
+            times.sort_unstable();
+            pinned.map(|()| times[TRANSFER_SAMPLES / 2])
+        });
+        answering.join().expect("it cannot panic")?;
+        asking.join().expect("it cannot panic")
+    })
+}
+
 fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -184,5 +246,15 @@ mod tests {
         assert!(in_order, "they do not overlap");
         let none = watch(Duration::from_millis(5), Duration::from_secs(60));
         assert!(none.detours.is_empty() && none.least_ns < 60_000_000_000 && none.copy_ns > 0);
+    }
+
+    /// Breaks if the two threads wait for each other's numbers in vain, or a processor is paired with itself.
+    #[test]
+    fn a_cache_line_goes_to_the_next_processor_and_back() {
+        let processors = allowed().expect("the kernel tells");
+        let found = transfers(&processors).expect("these processors are allowed");
+        assert_eq!(found.len(), processors.len());
+        assert!(found.iter().all(|each| each.is_some_and(|ns| ns > 0) || processors.len() == 1));
+        assert_eq!(transfers(&processors[..1]), Ok(vec![None]));
     }
 }

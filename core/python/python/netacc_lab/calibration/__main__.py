@@ -143,7 +143,11 @@ def _calibrate(options: argparse.Namespace) -> int:
                 bar.update()
 
             measured = measuring.measure(
-                options.paths, seconds=options.seconds, rounds=options.rounds, progress=step
+                options.paths,
+                seconds=options.seconds,
+                rounds=options.rounds,
+                progress=step,
+                pace=measuring.Pace(waiting=bar.set_description),
             )
     files, rows = _pair(measured) if "costs" in measured else _paths_here(options, measured)
     for name, text in files.items():

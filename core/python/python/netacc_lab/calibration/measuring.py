@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,14 +67,22 @@ ECHOES = (
 MOST_DATAGRAMS = 32 * 1024
 #: Of programs on links between hosts: long enough that both ends spin through a round trip in emulation.
 POLL_MS = 1000
-#: How long a look at the processors' pace takes, and how much slower they may be in a measurement than in the
-#: best one so far. The latter is half of what was seen where other machines had the cores, too.
+#: How long a look at the processors takes, and how much slower they may be in a measurement than in the best
+#: one so far. The latter is half of what was seen where other machines had the cores, too.
 LOOK_SECONDS, SLOWER = 0.01, 1.2
+#: The part that round trips of a cache line may differ by while the processors are as far apart as they were.
+#: Between hardware threads of a core, cores with a common cache, and others it is 3 to 8 times as much.
+APART = 1.5
+#: Seconds between looks while they are not, and for which a calibration waits in all. On a virtual machine
+#: each state lasted for one to ten minutes.
+LOOK_AGAIN, PATIENCE = 1.0, 900.0
 #: Processors that other work may keep busy meanwhile. Arbitrary.
 BUSY = 0.2
 #: How often a slow measurement is made at most, and how many of a calibration are made again: on a machine
 #: that always has other work no attempt helps. Arbitrary.
 ATTEMPTS, AGAIN = 4, 30
+#: Of a measurement, what was seen of the processors.
+LOOKS = ("pace_ns", "transfer_ns")
 #: Of the measurements' file.
 FORMAT = 1
 
@@ -111,32 +120,76 @@ def bench(*arguments: str) -> dict[str, Any]:
         return found
 
 
+@dataclass(frozen=True)
+class Look:
+    """The processors at a moment."""
+
+    #: Nanoseconds of a copy within the first cache, on the slowest one.
+    copy: float
+    #: Nanoseconds of a cache line's round trip, between the two that are furthest apart; 0 of a single one.
+    transfer: float
+
+    def is_as_far_apart(self, other: Look) -> bool:
+        """The processors are where they were."""
+        least, most = sorted((self.transfer, other.transfer))
+        return most <= APART * least
+
+
 class Pace:
-    """How fast the processors are, and measurements again in which they were slower, or had other work.
+    """Holds measurements while the processors are as they were at first, and makes others again.
 
     A virtual machine may have one of a core's two hardware threads: while another machine works on the other
-    one, everything here takes 1.2 to 1.4 times as long, for seconds to minutes, and nothing else tells.
+    one, everything here takes 1.2 to 1.4 times as long, for seconds to minutes. And its processors move: two
+    of them are hardware threads of one core for some minutes, and of distant cores for others. What two
+    processes do together takes 1.2 times (TCP) to 2.2 times (shared memory) as long then, so everything that
+    is compared must be measured at the same distance. Copies and round trips of a cache line tell both, and
+    no figure of the operating system does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: Callable[[str], None] = lambda _: None) -> None:
+        """`waiting` is called with a text while a measurement has to wait."""
+        self._waiting = waiting
+        self._first: Look | None = None
         self._least = math.inf
         self._again = AGAIN
+        self._patience = PATIENCE
 
-    def _look(self) -> float:
-        """Nanoseconds of a copy, on the slowest processor."""
-        seen = bench("noise", "--seconds", str(LOOK_SECONDS), "-q")
-        copy = float(max(each["copy_ns"] for each in seen["processors"]))
+    def _look(self) -> Look:
+        processors = bench("noise", "--seconds", str(LOOK_SECONDS), "-q")["processors"]
+        copy, transfer = (
+            float(max(each[name] or 0.0 for each in processors)) for name in ("copy_ns", "transfer_ns")
+        )
+        look = Look(copy, transfer)
+        self._first = self._first or look
         self._least = min(self._least, copy)
-        return copy
+        return look
+
+    def _look_where_it_began(self) -> Look:
+        """A look with the processors as far apart as at first, if they come back while there is patience."""
+        look = self._look()
+        while not self._is_where_it_began(look):
+            self._waiting("waiting until the processors are as far apart as at first")
+            time.sleep(LOOK_AGAIN)
+            self._patience -= LOOK_AGAIN
+            look = self._look()
+        return look
+
+    def _is_where_it_began(self, look: Look) -> bool:
+        return self._first is None or look.is_as_far_apart(self._first) or self._patience <= 0
 
     def hold(self, measurement: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A measurement at the best pace so far, if an attempt has it; `pace_ns` is its copy's time."""
+        """A measurement at the best pace so far and the first distance, if an attempt has them.
+
+        `pace_ns` is its copy's time, and `transfer_ns` that of its cache line's round trip.
+        """
         for _ in range(ATTEMPTS):
-            before = self._look()
+            before = self._look_where_it_began()
             found = measurement()
-            found["pace_ns"] = max(before, self._look())
+            after = self._look()
+            found["pace_ns"], found["transfer_ns"] = max(before.copy, after.copy), after.transfer
             others = float(found["machine"]["busy_processors"] or 0.0)
-            if (found["pace_ns"] <= SLOWER * self._least and others <= BUSY) or self._again == 0:
+            held = self._is_where_it_began(after) and found["pace_ns"] <= SLOWER * self._least
+            if (held and others <= BUSY) or self._again == 0:
                 break
             self._again -= 1
         return found
@@ -192,7 +245,8 @@ def _kept(echo: Echo, result: dict[str, Any], number: int) -> dict[str, Any]:
         for run in of["runs"]:
             run["round"] = number
     named = {name: result[name] for name in ("machine", "paths")}
-    kept = {**asdict(echo), **named, "pace_ns": [result["pace_ns"]]}
+    looks = {name: [result[name]] for name in LOOKS}
+    kept = {**asdict(echo), **named, **looks}
     return {"machine": result["machine"], "echoes": [kept]}
 
 
@@ -207,7 +261,8 @@ def merge(found: dict[str, Any], more: dict[str, Any]) -> None:
         if known is None:
             found["echoes"].append(echo)
             continue
-        known["pace_ns"] += echo["pace_ns"]
+        for name in LOOKS:
+            known[name] = known.get(name, []) + echo.get(name, [])
         for name, path in echo["paths"].items():
             known["paths"][name]["runs"] += path["runs"]
     for name in ("stream", "wakes"):
