@@ -6,7 +6,8 @@ for a turn of a connection; with 2 on each of a thousand, what a turn takes more
 are not in the caches. Nothing is fitted on the loads that are predicted, with one request in flight on each.
 
 Calibrations and loads are made in rounds, one after the other, and the fastest round of each counts: what
-other virtual machines do on the same cores makes everything here up to twice as slow, for seconds.
+other virtual machines do on the same cores makes everything here slower, for seconds. All that counts was
+measured while the processors were as far apart (`netacc bench noise`).
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ ENDS = ("server", "client")
 #: The part of the fastest round's rate from which on a round is as fast. Arbitrary: the machine's next speed
 #: is less than 0.8 of it.
 ALIKE = 0.95
-#: Rounds of everything.
+#: Rounds of everything, at least.
 ROUNDS = 3
+PATHS = ("tcp", "shm")
 #: What was measured, in the folder of a check. One that has it already measures nothing.
 KEPT = "measured.json"
 #: Bytes of a value.
@@ -123,18 +125,17 @@ def _program_here(folder: Path, program: Program) -> list[Row]:
 
 
 def _measured(program: Program) -> dict[str, Any]:
-    """Everything that is measured: for the calibration, and to compare predictions with."""
+    """Everything that is measured at one distance: for the calibration, and to compare predictions with."""
     pace = measuring.Pace()
     calibration: dict[str, Any] = {}
     piped: dict[str, list[dict[str, Any]]] = {}
     loads: dict[str, list[dict[str, Any]]] = {}
-    for _ in range(ROUNDS):
-        paths = ["tcp", "shm"]
-        more = measuring.measure(paths, seconds=0.5, rounds=1, progress=lambda _: None, pace=pace)
-        if calibration:
-            measuring.merge(calibration, more)
-        else:
-            calibration = more
+    distance = None
+    for number in range(measuring.LONGER * ROUNDS):
+        more = measuring.measure_once(
+            PATHS, seconds=0.5, number=number + 1, progress=lambda _: None, pace=pace
+        )
+        measuring.merge(calibration, more)
         for length in PIPELINES:
             arguments = ["-c", str(FEW), "--pipeline", str(length)]
             found = _load(program, pace, *arguments, "--seconds", str(PIPED_SECONDS))
@@ -146,11 +147,21 @@ def _measured(program: Program) -> dict[str, Any]:
         for count, seconds in CONNECTIONS.items():
             found = _load(program, pace, "-c", str(count), "--seconds", str(seconds))
             loads.setdefault(f"{count} connections", []).append(found)
+        rounds = [*piped.values(), *loads.values()]
+        each = [_runs(of, path) for of in rounds for path in PATHS]
+        distance = measuring.at_one_distance(measuring.loads_of(calibration) + each)
+        if number + 1 >= ROUNDS and distance is not None:
+            break
+    if distance is None:
+        raise measuring.MeasuringError("the processors moved too often: measure again")
+    here = [found["paths"][path]["runs"] for of in rounds for found in of for path in PATHS]
+    measuring.keep_near(measuring.loads_of(calibration) + here, distance)
+    calibration["transfer_ns"] = distance
     return {"calibration": calibration, "piped": piped, "loads": loads}
 
 
 def _load(program: Program, pace: measuring.Pace, *arguments: str) -> dict[str, Any]:
-    common = ["--paths", "tcp,shm", "--pairs", "1", "--size", str(VALUE), "-q"]
+    common = ["--paths", ",".join(PATHS), "--pairs", "1", "--size", str(VALUE), "-q"]
     return pace.hold(lambda: measuring.bench(*program.bench, *common, *arguments))
 
 
@@ -159,19 +170,16 @@ def _rows(folder: Path, program: Program, found: dict[str, Any]) -> list[Row]:
     loads = [load for rounds in found["loads"].values() for load in rounds]
     pipelined = [load for rounds in found["piped"].values() for load in rounds]
     others = max(float(each["machine"]["busy_processors"]) for each in (here, *loads))
-    looks = {name: [float(each[name]) for each in (*loads, *pipelined)] for name in measuring.LOOKS}
-    for name, values in looks.items():
-        values += [float(value) for echo in here["echoes"] for value in echo[name]]
+    paces = [float(each["pace_ns"]) for each in (*loads, *pipelined)]
+    paces += [float(pace) for echo in here["echoes"] for pace in echo["pace_ns"]]
     counts = others <= QUIET
     (folder / "host.toml").write_text(writing.host(here))
     rows = [
         Row("processors that other work kept busy", 0, others, "", None),
-        *(
-            Row(f"{what}, slowest to fastest measurement", 1, max(looks[name]) / min(looks[name]), "", None)
-            for name, what in zip(measuring.LOOKS, ("a copy", "a cache line's round trip"), strict=True)
-        ),
+        Row("time of a copy, slowest to fastest measurement", 1, max(paces) / min(paces), "", None),
+        Row("round trip of a cache line", here["transfer_ns"], here["transfer_ns"], "ns", None),
     ]
-    calibrated = {path: writing.calibrated(here, path) for path in ("tcp", "shm")}
+    calibrated = {path: writing.calibrated(here, path) for path in PATHS}
     # How many states the caches keep is seen on TCP: the library's are so small that a link shows none.
     tcp = calibrated["tcp"].fit.warm
     warm = tcp[0] if tcp else max(CONNECTIONS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -322,12 +321,11 @@ def test_rounds_are_merged() -> None:
     for each, busy in ((first, 0.0), (second, 0.4)):
         each["machine"]["busy_processors"] = busy
         for echo in each["echoes"]:
-            echo["pace_ns"], echo["transfer_ns"] = [100.0 + busy], [50.0 + busy]
+            echo["pace_ns"] = [100.0 + busy]
     measuring.merge(first, second)
     assert len(first["echoes"]) == len(measuring.ECHOES)
     assert {len(path["runs"]) for echo in first["echoes"] for path in echo["paths"].values()} == {6}
     assert first["echoes"][0]["pace_ns"] == [100.0, 100.4]
-    assert first["echoes"][0]["transfer_ns"] == [50.0, 50.4]
     assert len(first["wakes"]["tcp"]["runs"]) == 6 and len(first["noise"]["processors"]) == 2
     assert first["machine"]["busy_processors"] == 0.4
 
@@ -348,7 +346,7 @@ def test_slow_measurements_are_made_again(monkeypatch: pytest.MonkeyPatch) -> No
 
     def measurement() -> dict[str, Any]:
         made.append(1)
-        return {"machine": {"busy_processors": next(others)}}
+        return {"machine": {"busy_processors": next(others)}, "paths": {}}
 
     pace = measuring.Pace()
     found = [pace.hold(measurement)["pace_ns"] for _ in range(3)]
@@ -362,11 +360,10 @@ def test_slow_measurements_are_made_again(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(made) == before + 1
 
 
-def test_measurements_wait_for_the_first_distance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks if a measurement counts in which a processor moved, or if one waits for ever."""
-    # Before and after each measurement: near; far for three looks, then near; moved meanwhile, then near.
-    transfers = iter([45, 50, *(350, 340, 360, 44, 46), *(45, 350, 60, 59), *[350] * 2000])
-    waits: list[float] = []
+def test_measurements_in_which_a_processor_moved_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks if such a measurement counts, or if a run does not say how far apart the processors were."""
+    # Before and after each measurement: near; moved meanwhile, then far; alone.
+    transfers = iter([45, 50, *(45, 350, 360, 340), None, None])
 
     def bench(*arguments: str) -> dict[str, Any]:
         assert arguments[0] == "noise"
@@ -374,22 +371,34 @@ def test_measurements_wait_for_the_first_distance(monkeypatch: pytest.MonkeyPatc
         return {"processors": [{"copy_ns": 100, "transfer_ns": transfer}] * 2}
 
     monkeypatch.setattr(measuring, "bench", bench)
-    monkeypatch.setattr(time, "sleep", waits.append)
     made: list[int] = []
-    told: list[str] = []
 
     def measurement() -> dict[str, Any]:
         made.append(1)
-        return {"machine": {"busy_processors": 0.0}}
+        return {"machine": {"busy_processors": 0.0}, "paths": {"tcp": {"runs": [{}, {}]}}}
 
-    pace = measuring.Pace(waiting=told.append)
-    found = [(pace.hold(measurement)["transfer_ns"], len(made), len(waits)) for _ in range(3)]
-    assert found == [(50, 1, 0), (46, 2, 3), (59, 4, 3)] and len(told) == 3
-    # Away for good: it waits once for as long as patience lasts, and then measures where it is.
-    assert pace.hold(measurement)["transfer_ns"] == 350
-    assert sum(waits) == measuring.PATIENCE and len(made) == 5
-    assert pace.hold(measurement)["transfer_ns"] == 350
-    assert sum(waits) == measuring.PATIENCE and len(made) == 6
+    pace = measuring.Pace()
+    found = [(pace.hold(measurement)["paths"]["tcp"]["runs"], len(made)) for _ in range(3)]
+    tagged = [[{"transfer_ns": each}] * 2 for each in (50, 340, 0)]
+    assert found == [(tagged[0], 1), (tagged[1], 3), (tagged[2], 4)]
+
+
+def test_a_calibration_is_of_one_distance() -> None:
+    """Breaks if runs at several distances are mixed, or one counts at which a load is missing."""
+
+    def load(*transfers: float) -> list[dict[str, float]]:
+        return [{"transfer_ns": each} for each in transfers]
+
+    # More runs are far, but one load was only measured near.
+    loads = [load(45, 350, 360), load(340, 350, 60), load(50)]
+    distance = measuring.at_one_distance(loads)
+    assert distance in (45, 50)
+    measuring.keep_near(loads, distance)
+    assert loads == [load(45), load(60), load(50)]
+    # Of two that have all, the one with more runs.
+    assert measuring.at_one_distance([load(45, 350, 360), load(350, 46)]) in (350, 360)
+    assert measuring.at_one_distance([load(45, 46), load(350)]) is None
+    assert measuring.at_one_distance([[{}], [{}]]) == 0
 
 
 def test_writes_that_take_no_longer_wake_for_nothing() -> None:

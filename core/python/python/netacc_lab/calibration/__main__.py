@@ -143,11 +143,7 @@ def _calibrate(options: argparse.Namespace) -> int:
                 bar.update()
 
             measured = measuring.measure(
-                options.paths,
-                seconds=options.seconds,
-                rounds=options.rounds,
-                progress=step,
-                pace=measuring.Pace(waiting=bar.set_description),
+                options.paths, seconds=options.seconds, rounds=options.rounds, progress=step
             )
     files, rows = _pair(measured) if "costs" in measured else _paths_here(options, measured)
     for name, text in files.items():

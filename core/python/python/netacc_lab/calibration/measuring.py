@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,16 +72,13 @@ LOOK_SECONDS, SLOWER = 0.01, 1.2
 #: The part that round trips of a cache line may differ by while the processors are as far apart as they were.
 #: Between hardware threads of a core, cores with a common cache, and others it is 3 to 8 times as much.
 APART = 1.5
-#: Seconds between looks while they are not, and for which a calibration waits in all. On a virtual machine
-#: each state lasted for one to ten minutes.
-LOOK_AGAIN, PATIENCE = 1.0, 900.0
+#: How many times the wanted rounds are made at most until one distance has all measurements.
+LONGER = 3
 #: Processors that other work may keep busy meanwhile. Arbitrary.
 BUSY = 0.2
 #: How often a slow measurement is made at most, and how many of a calibration are made again: on a machine
 #: that always has other work no attempt helps. Arbitrary.
 ATTEMPTS, AGAIN = 4, 30
-#: Of a measurement, what was seen of the processors.
-LOOKS = ("pace_ns", "transfer_ns")
 #: Of the measurements' file.
 FORMAT = 1
 
@@ -136,7 +132,7 @@ class Look:
 
 
 class Pace:
-    """Holds measurements while the processors are as they were at first, and makes others again.
+    """Measurements while the processors are as fast as ever, without other work, and stay where they are.
 
     A virtual machine may have one of a core's two hardware threads: while another machine works on the other
     one, everything here takes 1.2 to 1.4 times as long, for seconds to minutes. And its processors move: two
@@ -146,58 +142,70 @@ class Pace:
     no figure of the operating system does.
     """
 
-    def __init__(self, waiting: Callable[[str], None] = lambda _: None) -> None:
-        """`waiting` is called with a text while a measurement has to wait."""
-        self._waiting = waiting
-        self._first: Look | None = None
+    def __init__(self) -> None:
         self._least = math.inf
         self._again = AGAIN
-        self._patience = PATIENCE
 
     def _look(self) -> Look:
         processors = bench("noise", "--seconds", str(LOOK_SECONDS), "-q")["processors"]
         copy, transfer = (
             float(max(each[name] or 0.0 for each in processors)) for name in ("copy_ns", "transfer_ns")
         )
-        look = Look(copy, transfer)
-        self._first = self._first or look
         self._least = min(self._least, copy)
-        return look
-
-    def _look_where_it_began(self) -> Look:
-        """A look with the processors as far apart as at first, if they come back while there is patience."""
-        look = self._look()
-        while not self._is_where_it_began(look):
-            self._waiting("waiting until the processors are as far apart as at first")
-            time.sleep(LOOK_AGAIN)
-            self._patience -= LOOK_AGAIN
-            look = self._look()
-        return look
-
-    def _is_where_it_began(self, look: Look) -> bool:
-        return self._first is None or look.is_as_far_apart(self._first) or self._patience <= 0
+        return Look(copy, transfer)
 
     def hold(self, measurement: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A measurement at the best pace so far and the first distance, if an attempt has them.
+        """A measurement at the best pace so far, in which no processor moved, if an attempt is one.
 
-        `pace_ns` is its copy's time, and `transfer_ns` that of its cache line's round trip.
+        `pace_ns` is its copy's time; `transfer_ns` of each of its runs that of a cache line's round trip.
         """
         for _ in range(ATTEMPTS):
-            before = self._look_where_it_began()
+            before = self._look()
             found = measurement()
             after = self._look()
-            found["pace_ns"], found["transfer_ns"] = max(before.copy, after.copy), after.transfer
+            found["pace_ns"] = max(before.copy, after.copy)
             others = float(found["machine"]["busy_processors"] or 0.0)
-            held = self._is_where_it_began(after) and found["pace_ns"] <= SLOWER * self._least
-            if (held and others <= BUSY) or self._again == 0:
+            stayed = before.is_as_far_apart(after)
+            if (stayed and found["pace_ns"] <= SLOWER * self._least and others <= BUSY) or self._again == 0:
                 break
             self._again -= 1
+        for path in found["paths"].values():
+            for run in path["runs"]:
+                run["transfer_ns"] = after.transfer
         return found
 
 
+def at_one_distance(loads: Sequence[list[Any]]) -> float | None:
+    """A cache line's round trip, in nanoseconds, near to which all loads have runs: of most runs.
+
+    None if there is none. Each load is the list of its runs.
+    """
+    seen = sorted({run.get("transfer_ns", 0.0) for load in loads for run in load})
+    whole = [each for each in seen if all(_near(load, each) for load in loads)]
+    return max(whole, key=lambda each: sum(len(_near(load, each)) for load in loads), default=None)
+
+
+def keep_near(loads: Sequence[list[Any]], transfer_ns: float) -> None:
+    """Drops the runs that were measured at another distance."""
+    for load in loads:
+        load[:] = _near(load, transfer_ns)
+
+
+def _near(load: Sequence[Any], transfer_ns: float) -> list[Any]:
+    wanted = Look(0.0, transfer_ns)
+    return [run for run in load if wanted.is_as_far_apart(Look(0.0, run.get("transfer_ns", 0.0)))]
+
+
+def loads_of(measured: Mapping[str, Any]) -> list[list[Any]]:
+    """The lists of runs that a calibration is fitted on."""
+    of = [path for echo in measured["echoes"] for path in echo["paths"].values()]
+    of += [path for name in ("stream", "wakes") for path in measured.get(name, {}).values()]
+    return [path["runs"] for path in of]
+
+
 def steps(wanted: Sequence[str], rounds: int) -> int:
-    """How many measurements there are."""
-    return rounds * _echoes(wanted) + 1 + 2 * bool(_streams(wanted))
+    """How many measurements there are, if one distance has all of them after so many rounds."""
+    return rounds * (_echoes(wanted) + 2 * bool(_streams(wanted))) + 1
 
 
 def _echoes(wanted: Sequence[str]) -> int:
@@ -210,32 +218,51 @@ def measure(
     seconds: float,
     rounds: int,
     progress: Callable[[str], None],
-    pace: Pace | None = None,
 ) -> dict[str, Any]:
-    """All measurements, rounds and paths interleaved; `progress` is called after each."""
-    pace = pace or Pace()
-    common = ["--seconds", str(seconds), "-q", "--timeout", str(seconds + 30)]
+    """All measurements at one distance of the processors; `progress` is called after each.
+
+    More rounds are made until each measurement was made at that distance, up to `LONGER` times as many.
+    """
+    pace = Pace()
+    found: dict[str, Any] = {}
+    distance = None
+    for number in range(LONGER * rounds):
+        merge(found, measure_once(wanted, seconds=seconds, number=number + 1, progress=progress, pace=pace))
+        distance = at_one_distance(loads_of(found))
+        if number + 1 >= rounds and distance is not None:
+            break
+    if distance is None:
+        raise MeasuringError("the processors moved too often: measure again, or in fewer --seconds each")
+    keep_near(loads_of(found), distance)
+    found["transfer_ns"] = distance
+    found["wake"] = bench("wake", "--seconds", str(seconds))
+    progress("wake-ups")
+    return found
+
+
+def measure_once(
+    wanted: Sequence[str], *, seconds: float, number: int, progress: Callable[[str], None], pace: Pace
+) -> dict[str, Any]:
+    """One round of all measurements but that of wake-ups, which no distance changes; paths interleaved."""
+    common = ["--pairs", "1", "--seconds", str(seconds), "-q", "--timeout", str(seconds + 30)]
     found: dict[str, Any] = {"format": FORMAT, "paths": list(wanted), "echoes": []}
-    for number in range(rounds):
-        for echo in ECHOES:
-            able = _able(wanted, echo)
-            if not able:
-                continue
-            command = ["echo", "--paths", ",".join(able), "--pairs", "1", *common, *echo.arguments()]
-            result = pace.hold(lambda: bench(*command))  # noqa: B023 - it is called at once
-            merge(found, _kept(echo, result, number + 1))
-            _watch(found, seconds)
-            progress(f"ping-pong of {echo.size} B on {echo.clients}")
+    for echo in ECHOES:
+        able = _able(wanted, echo)
+        if not able:
+            continue
+        command = ["echo", "--paths", ",".join(able), *common, *echo.arguments()]
+        result = pace.hold(lambda: bench(*command))  # noqa: B023 - it is called at once
+        merge(found, _kept(echo, result, number))
+        _watch(found, seconds)
+        progress(f"ping-pong of {echo.size} B on {echo.clients}")
     streams = _streams(wanted)
     if streams:
-        common += ["--paths", ",".join(streams), "--pairs", str(rounds), "--no-spin"]
+        common += ["--paths", ",".join(streams), "--no-spin"]
         found["stream"] = pace.hold(lambda: bench("stream", *common, "--size", "64KiB"))["paths"]
         progress("a stream")
         alone = ["--mode", "epoll", "--size", str(SMALL), "--clients", "1", "--wakes"]
         found["wakes"] = pace.hold(lambda: bench("echo", *common, *alone))["paths"]
         progress("the two parts of wake-ups")
-    found["wake"] = bench("wake", "--seconds", str(seconds))
-    progress("wake-ups")
     return found
 
 
@@ -245,13 +272,16 @@ def _kept(echo: Echo, result: dict[str, Any], number: int) -> dict[str, Any]:
         for run in of["runs"]:
             run["round"] = number
     named = {name: result[name] for name in ("machine", "paths")}
-    looks = {name: [result[name]] for name in LOOKS}
-    kept = {**asdict(echo), **named, **looks}
+    kept = {**asdict(echo), **named, "pace_ns": [result["pace_ns"]]}
     return {"machine": result["machine"], "echoes": [kept]}
 
 
 def merge(found: dict[str, Any], more: dict[str, Any]) -> None:
-    """Adds later measurements to earlier ones: runs of the same ping-pongs, and noise."""
+    """Adds later measurements to earlier ones, or to none: runs of the same loads, and noise."""
+    for name in ("format", "paths"):
+        if name in more:
+            found.setdefault(name, more[name])
+    found.setdefault("echoes", [])
     machine = found.setdefault("machine", dict(more["machine"]))
     others = [each.get("busy_processors") or 0.0 for each in (machine, more["machine"])]
     machine["busy_processors"] = max(others)
@@ -261,8 +291,7 @@ def merge(found: dict[str, Any], more: dict[str, Any]) -> None:
         if known is None:
             found["echoes"].append(echo)
             continue
-        for name in LOOKS:
-            known[name] = known.get(name, []) + echo.get(name, [])
+        known["pace_ns"] += echo["pace_ns"]
         for name, path in echo["paths"].items():
             known["paths"][name]["runs"] += path["runs"]
     for name in ("stream", "wakes"):

@@ -167,7 +167,9 @@ def _stream(measured: Mapping[str, Any], path: str, fit: Fit) -> tuple[float, fl
         return None
     writes = (1 << 30) / 65536
     each = fit.values["system-call"] + 2 * fit.values.get("segment", 0.0)
-    return result["client_cpu_s_per_gib"] * 1e9, writes * each + (1 << 20) * fit.values["copy-per-kib"]
+    fastest = max(result["runs"], key=lambda run: float(run["bytes_per_s"]))
+    taken = float(fastest["client_cpu_s"]) / (fastest["bytes_per_s"] * fastest["seconds"]) * (1 << 30)
+    return taken * 1e9, writes * each + (1 << 20) * fit.values["copy-per-kib"]
 
 
 def interest_change_ns(measured: Mapping[str, Any], path: str) -> float:
@@ -287,6 +289,8 @@ def _calibration(measured: Mapping[str, Any], found: Calibrated) -> list[str]:
         "[calibration]",
         f"load-before = {json.dumps([float(value) for value in machine['loadavg']])}",
         f"busy-processors = {float(machine.get('busy_processors') or 0.0)}",
+        "# Nanoseconds of a cache line's round trip between processors; 0 of a single one.",
+        f"transfer = {float(measured.get('transfer_ns', 0.0))}",
         f"parameters = {json.dumps(list(fit.values))}",
         f"correlation = {json.dumps([[round(value, 4) for value in row] for row in fit.correlation])}",
         f"not-identified = {json.dumps([name for name in fit.values if not fit.identified(name)])}",

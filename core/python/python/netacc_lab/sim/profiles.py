@@ -62,6 +62,8 @@ class Calibration(Strict):
 
     load_before: list[float]
     busy_processors: float
+    #: Nanoseconds of a round trip of a cache line between processors; 0 of one, and of earlier profiles.
+    transfer: float = 0.0
     parameters: list[str]
     correlation: list[list[float]]
     not_identified: list[str]
