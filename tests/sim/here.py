@@ -2,8 +2,9 @@
 
 Calibration: that of `netacc calibrate`, on TCP and shared memory. The program with 4, 8 and 16 requests in
 flight on each of a few connections gives what it and its client do themselves on a path, for a request and
-for a turn of a connection; with 2 on each of a thousand, what a turn takes more where the connections' states
-are not in the caches. Nothing is fitted on the loads that are predicted, with one request in flight on each.
+for a turn of a connection; with short values on a few and on a thousand, what a turn takes more where the
+connections' states are not in the caches. Nothing is fitted on the loads that are predicted, with one request
+in flight on each.
 
 Calibrations and loads are made in rounds, one after the other, and the fastest round of each counts: what
 other virtual machines do on the same cores makes everything here slower, for seconds. All that counts was
@@ -42,10 +43,10 @@ CONNECTIONS = {1: 1.0, 10: 1.0, 100: 2.0, 1000: 6.0}
 FEW, PIPELINES, PIPED_SECONDS = 50, (4, 8, 16), 0.5
 #: The same load on one connection, whose ends poll and work in turn.
 ALONE = "one connection"
-#: A load whose connections' states, the program's own included, are in no cache: connections, requests in
-#: flight on each, and seconds. As few as possible: each one more has its own bytes, and displaces others.
-CROWD, CROWDS_PIPELINE, CROWDS_SECONDS = 1000, 2, 1.5
-CROWDED = "a crowd"
+#: Two loads with short values and one request in flight on each connection: many connections, whose states,
+#: the program's own included, are in no cache, and as few as with pipelines. Connections and seconds.
+CROWD, CROWDS_SECONDS, SHORT = 1000, 2.5, 64
+CROWDED, UNCROWDED = "a crowd", "no crowd"
 ENDS = ("server", "client")
 #: The part of the fastest round's rate from which on a round is as fast. Arbitrary: the machine's next speed
 #: is less than 0.8 of it.
@@ -142,8 +143,9 @@ def _measured(program: Program) -> dict[str, Any]:
             piped.setdefault(f"{length} in flight", []).append(found)
         arguments = ["-c", "1", "--pipeline", str(PIPELINES[0]), "--seconds", str(PIPED_SECONDS)]
         piped.setdefault(ALONE, []).append(_load(program, pace, *arguments))
-        arguments = ["-c", str(CROWD), "--pipeline", str(CROWDS_PIPELINE), "--seconds", str(CROWDS_SECONDS)]
-        piped.setdefault(CROWDED, []).append(_load(program, pace, *arguments))
+        for name, count, seconds in ((CROWDED, CROWD, CROWDS_SECONDS), (UNCROWDED, FEW, PIPED_SECONDS)):
+            arguments = ["-c", str(count), "--seconds", str(seconds)]
+            piped.setdefault(name, []).append(_load(program, pace, *arguments, size=SHORT))
         for count, seconds in CONNECTIONS.items():
             found = _load(program, pace, "-c", str(count), "--seconds", str(seconds))
             loads.setdefault(f"{count} connections", []).append(found)
@@ -160,8 +162,8 @@ def _measured(program: Program) -> dict[str, Any]:
     return {"calibration": calibration, "piped": piped, "loads": loads}
 
 
-def _load(program: Program, pace: measuring.Pace, *arguments: str) -> dict[str, Any]:
-    common = ["--paths", ",".join(PATHS), "--pairs", "1", "--size", str(VALUE), "-q"]
+def _load(program: Program, pace: measuring.Pace, *arguments: str, size: int = VALUE) -> dict[str, Any]:
+    common = ["--paths", ",".join(PATHS), "--pairs", "1", "--size", str(size), "-q"]
     return pace.hold(lambda: measuring.bench(*program.bench, *common, *arguments))
 
 
@@ -216,10 +218,8 @@ def _rows(folder: Path, program: Program, found: dict[str, Any]) -> list[Row]:
         ]
         after = min(round(program.changes_after_write * change), services["client-service"])
         services |= {"client-after-write": after, "client-service": services["client-service"] - after}
-        crowd = together(_alike(found["piped"][CROWDED], path), CROWDS_PIPELINE)
-        displaced = {
-            end: round(displaced_work(crowd, end, own[path][end], of.fit, of.sleep_costs)) for end in ENDS
-        }
+        crowd, few = (together(_alike(found["piped"][name], path), 1) for name in (CROWDED, UNCROWDED))
+        displaced = {end: round(displaced_work(crowd, few, end, of.fit, of.sleep_costs)) for end in ENDS}
         rows += [
             Row(f"{path}: {end}'s displaced states (calibrated)", value, value, "ns", None)
             for end, value in displaced.items()
@@ -288,13 +288,16 @@ def own_round(alone: Piped, end: str, own: Own, fit: Fit, sleeps: Sleeps) -> flo
     return max(rest * alone.length - own.turn, 0.0)
 
 
-def displaced_work(crowd: Piped, end: str, own: Own, fit: Fit, sleeps: Sleeps) -> float:
-    """Nanoseconds of a turn that the program's own states take which are in no cache."""
-    rest = awake(crowd, end, sleeps) - _stack(crowd, end, fit) - own.request
+def displaced_work(crowd: Piped, few: Piped, end: str, fit: Fit, sleeps: Sleeps) -> float:
+    """Nanoseconds of a turn that the program's own states take which are in no cache.
+
+    From two loads that differ in their connections alone, with a request in each turn.
+    """
+    turns = [awake(each, end, sleeps) - each.asks[end] * fit.values["system-call"] for each in (crowd, few)]
     # The stack's own are a part of its profile.
     warm = fit.warm[0] if fit.warm else CROWD
     stacks = fit.values.get("cold", 0.0) * (1 - warm / CROWD)
-    return max(rest * crowd.length - own.turn - stacks, 0.0)
+    return max(turns[0] - turns[1] - stacks, 0.0)
 
 
 def awake(load: Piped, side: str, sleeps: Sleeps) -> float:

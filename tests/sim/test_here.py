@@ -83,18 +83,20 @@ def test_a_round_is_what_is_left_of_a_turn() -> None:
 
 
 def test_displaced_states_are_what_a_turn_takes_more() -> None:
-    """Breaks if the stack's displaced states count twice, or a request's time as a turn's."""
-    length, extra, cold, warm = 2, 1300.0, 400.0, 250
+    """Breaks if the stack's displaced states, or calls that ask, count as the program's."""
+    extra, cold, warm, turn = 1300.0, 400.0, 250, 2500.0
     fit = Fit(COSTS | {"cold": cold}, {}, [], [], (warm, 200, 300))
     for end in here.ENDS:
-        turns = 2 * COSTS["system-call"] + 2 * COSTS["segment"] + cold * (1 - warm / here.CROWD)
-        copies = here.VALUE / 1024 * COSTS["copy-per-kib"]
-        each = OWN[end] + (OWN_TURN[end] + turns + extra) / length
-        each += ASKS[end] * COSTS["system-call"] + copies
         none = dict.fromkeys(here.ENDS, 0.0)
-        crowd = here.Piped(length, each, {end: each}, none, ASKS, none)
-        own = here.Own(OWN[end], OWN_TURN[end])
-        assert here.displaced_work(crowd, end, own, fit, _sleeps) == pytest.approx(extra), end
+
+        def load(asks: float, more: float, end: str = end, none: dict[str, float] = none) -> here.Piped:
+            each = turn + more + asks * COSTS["system-call"]
+            return here.Piped(1, each, {end: each}, none, {end: asks}, none)
+
+        crowd = load(0.01, extra + cold * (1 - warm / here.CROWD))
+        few = load(0.4, 0.0)
+        assert here.displaced_work(crowd, few, end, fit, _sleeps) == pytest.approx(extra), end
+        assert here.displaced_work(few, crowd, end, fit, _sleeps) == 0, end
 
 
 def test_figures_of_a_load_are_of_a_request() -> None:
