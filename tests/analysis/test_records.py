@@ -215,9 +215,9 @@ def test_netacc_bench_writes_one(tmp_path: Path) -> None:
 
 def test_netacc_bench_noise_and_wake_write_them(tmp_path: Path) -> None:
     """Breaks if a detour or a wake-up got lost, or the conversion of their JSON gives something else."""
-    for name in ("noise", "wake"):
-        path = tmp_path / name
-        program("netacc", "bench", name, "--seconds", "0.1", "--record", str(path))
+    for name, more in (("noise", []), ("noise", ["--work", "tcp"]), ("wake", [])):
+        path = tmp_path / "-".join([name, *more])
+        program("netacc", "bench", name, *more, "--seconds", "0.1", "--record", str(path))
         header, found, again = valid(path), analysis.load(path), analysis.load(path / "result.json")
         assert header.title == again.title == f"netacc bench {name}"
         for series in found:

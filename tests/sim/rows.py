@@ -22,9 +22,22 @@ class Row:
     tolerance: float | None
     #: The expected figure is a bound: simulated may not be below ("least") or above ("most") it.
     bound: str = ""
+    #: The least and most of the known figure in measurements that are alike. What lies between cannot be told
+    #: from it.
+    spread: tuple[float, float] | None = None
 
     @property
     def holds(self) -> bool:
+        """Whether the figures agree, or the known one varies as much."""
+        return self.agrees or self.is_within_spread
+
+    @property
+    def is_within_spread(self) -> bool:
+        """Whether measurements that are alike have figures on both sides of the simulated one."""
+        return self.spread is not None and self.spread[0] <= self.simulated <= self.spread[1]
+
+    @property
+    def agrees(self) -> bool:
         """Whether the figures agree."""
         if self.tolerance is None:
             return True
@@ -40,9 +53,10 @@ class Row:
         ratio = self.simulated / self.expected if self.expected else float("nan")
         kind = {"least": "at least ", "most": "at most "}.get(self.bound, "")
         allowed = "-" if self.tolerance is None else f"{self.tolerance:.1%}"
-        verdict = "yes" if self.holds else "NO"
+        verdict = "yes" if self.agrees else "within the measured spread" if self.holds else "NO"
+        spread = f" ({_number(self.spread[0])} to {_number(self.spread[1])})" if self.spread else ""
         return (
-            f"| {self.what} | {kind}{_number(self.expected)} {self.unit} "
+            f"| {self.what} | {kind}{_number(self.expected)}{spread} {self.unit} "
             f"| {_number(self.simulated)} {self.unit} | {ratio:.3f} | {allowed} | {verdict} |"
         )
 

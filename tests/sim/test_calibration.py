@@ -80,10 +80,18 @@ def _measured(random: np.random.Generator, spread: float = 0.01) -> dict[str, An
                 runs.append(run)
             found[path] = {"runs": runs}
         echoes.append({**asdict(echo), "paths": found})
-    noise = {
-        "processors": [
-            {"processor": 0, "seconds": 1.0, "detours_ns": [[i * 1000, 2000 + i] for i in range(100)]}
-        ]
+    noises = {
+        name: {
+            "params": {"threshold_ns": threshold_ns},
+            "processors": [
+                {
+                    "processor": 0,
+                    "seconds": 1.0,
+                    "detours_ns": [[i * 1000, 2 * least + i] for i in range(count)],
+                }
+            ],
+        }
+        for name, threshold_ns, least, count in (("noise", 1000, 1000, 100), ("noise-tcp", 4000, 20_000, 200))
     }
     wakes = {path: {"runs": [{"wakes": _wakes(random, path)} for _ in range(3)]} for path in ("tcp", "shm")}
     return {
@@ -91,7 +99,7 @@ def _measured(random: np.random.Generator, spread: float = 0.01) -> dict[str, An
         "paths": ["tcp", "shm"],
         "machine": machine,
         "echoes": echoes,
-        "noise": noise,
+        **noises,
         "wakes": wakes,
     }
 
@@ -315,6 +323,20 @@ def test_polling_ends_notice_late() -> None:
     assert shm.notice_ns == pytest.approx(NOTICE, abs=60)
 
 
+def test_each_path_has_its_noise() -> None:
+    """Breaks if a link has the noise of kernel TCP, or TCP that of processors with nothing to do."""
+    measured = _measured(np.random.default_rng(11))
+    tcp, udp, shm = (writing.noise(measured, path) for path in ("tcp", "udp", "shm"))
+    assert tcp is not None and shm is not None
+    assert (tcp.interval_ns, shm.interval_ns) == (5_000_000, 10_000_000) and tcp == udp
+    assert min(low for _, low, _ in tcp.lengths) == 40_000 > max(high for _, _, high in shm.lengths)
+    assert "--work tcp: detours above 4 us" in tcp.source
+    assert "--work clock: detours above 1 us" in shm.source
+    # Earlier measurements have one noise, without its parameters.
+    del measured["noise-tcp"], measured["noise"]["params"]
+    assert writing.noise(measured, "tcp") == shm
+
+
 def test_rounds_are_merged() -> None:
     """Breaks if a round's runs, noise or other work are lost, or a ping-pong is there twice."""
     first, second = (_measured(np.random.default_rng(seed)) for seed in (1, 2))
@@ -326,7 +348,8 @@ def test_rounds_are_merged() -> None:
     assert len(first["echoes"]) == len(measuring.ECHOES)
     assert {len(path["runs"]) for echo in first["echoes"] for path in echo["paths"].values()} == {6}
     assert first["echoes"][0]["pace_ns"] == [100.0, 100.4]
-    assert len(first["wakes"]["tcp"]["runs"]) == 6 and len(first["noise"]["processors"]) == 2
+    assert len(first["wakes"]["tcp"]["runs"]) == 6
+    assert all(len(first[name]["processors"]) == 2 for name in measuring.NOISES)
     assert first["machine"]["busy_processors"] == 0.4
 
 
@@ -462,7 +485,7 @@ def test_bad_measurements_give_one_line(
 def test_a_busy_machine_is_no_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Breaks if interruptions that leave no time become a profile, with which simulations answer nothing."""
     measured = _measured(np.random.default_rng(9))
-    measured["noise"]["processors"][0]["detours_ns"] = [[i * 10_000_000, 9_000_000] for i in range(100)]
+    measured["noise-tcp"]["processors"][0]["detours_ns"] = [[i * 10_000_000, 9_000_000] for i in range(100)]
     kept = tmp_path / "kept.json"
     kept.write_text(json.dumps(measured))
     assert main(["--from", str(kept), "--output", str(tmp_path / "out")]) == 1

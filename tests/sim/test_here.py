@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from netacc_lab.calibration.fitting import Fit
 
 from tests.sim import here
+from tests.sim.rows import Row
 
 COSTS = {"system-call": 800.0, "segment": 2000.0, "copy-per-kib": 100.0}
 #: Nanoseconds of a request, and of a turn, of the program's own.
@@ -131,3 +134,43 @@ def test_rounds_at_one_speed_count_together() -> None:
     assert found.sleeps == pytest.approx({"server": 0.2, "client": 0.4})
     assert found.asks == pytest.approx({"server": 0.6, "client": 0.8})
     assert found.polled_ns == pytest.approx({"server": 100, "client": 120})
+
+
+def _round(rate: float, p99: float, sleeps: float = 0.1) -> dict[str, Any]:
+    """A round of a load, of which the path is `tcp`."""
+    latencies = {"p50": 471.0, "p95": 559.0, "p99": p99, "p999": 2000.0}
+    waits = {"server_sleeps": sleeps, "client_sleeps": 0.0}
+    run = {"requests_per_s": rate, "requests": 1000, "server_cpu_s": 0.006, "latency_us": latencies}
+    return {"paths": {"tcp": {"runs": [run | {"waits": waits}]}}}
+
+
+def test_figures_have_the_spread_of_rounds_that_are_alike() -> None:
+    """Breaks if rounds at another speed make figures look less known, or the fastest one counts no more."""
+    rounds = [_round(100_000, 1103), _round(104_000, 847), _round(80_000, 1191), _round(98_900, 1063)]
+    seen = {"rate": 9e4, "p50": 471.0, "p95": 559.0, "p99": 1050.0, "p999": 2000.0, "cpu": 6.0}
+    seen |= dict.fromkeys(here.SLEEPS.values(), 0.0)
+    rows = {row.what: row for row in here.compared("tcp", rounds, "tcp", seen, 8.0)}
+    p99, rate = rows["tcp: p99 (predicted)"], rows["tcp: rate (predicted)"]
+    assert (p99.expected, p99.simulated, p99.spread) == (847, 1050, (847, 1103))
+    assert (rate.expected, rate.spread) == (104_000, (98_900, 104_000))
+    assert not p99.agrees and p99.holds and not rate.holds
+    assert "| 847.0 (847.0 to 1,103.0) us |" in p99.line()
+    assert p99.line().endswith("| 1.240 | 20.0% | within the measured spread |")
+    assert rate.line().endswith("| 0.865 | 10.0% | NO |")
+    # Beside other work no bound counts.
+    busy = {row.what: row.tolerance for row in here.compared("tcp", rounds, "tcp", seen, None)}
+    assert set(busy.values()) == {None}
+    # One step of a coarse latency is allowed.
+    assert {row.what: row.tolerance for row in here.compared("tcp", rounds, "tcp", seen, 471.0)}[
+        "tcp: p50 (predicted)"
+    ] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("simulated", "verdict"), [(109, "yes"), (115, "within the measured spread"), (121, "NO"), (89, "NO")]
+)
+def test_what_a_machine_does_not_repeat_holds(simulated: float, verdict: str) -> None:
+    """Breaks if a figure beyond all measured ones holds, or one that agrees does so by the spread."""
+    row = Row("p99", 100, simulated, "us", 0.1, spread=(95, 120))
+    assert row.line().endswith(f"| {verdict} |")
+    assert row.holds == (verdict != "NO")

@@ -17,6 +17,7 @@ pub mod args;
 mod busy;
 mod cpu;
 mod datagrams;
+mod distance;
 mod error;
 pub(crate) mod link;
 mod machine;

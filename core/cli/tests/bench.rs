@@ -129,16 +129,24 @@ fn echo_counts_what_a_calibration_needs() {
 /// Breaks if a processor is left out, or the result is not one object.
 #[test]
 fn noise_and_wake_ups_are_measured() {
-    let noise = json_of(&["bench", "noise", "--seconds", "0.1"]);
-    let processors = noise["processors"].as_array().expect("an array");
-    assert_eq!(processors.len() as u64, noise["machine"]["cores"].as_u64().expect("a number"));
-    for processor in processors {
-        positive(&processor["seconds"], "seconds");
-        positive(&processor["reading_ns"], "reading_ns");
-        positive(&processor["copy_ns"], "copy_ns");
-        assert_eq!(processor["transfer_ns"].as_u64() > Some(0), processors.len() > 1, "it needs another processor");
-        for detour in processor["detours_ns"].as_array().expect("an array") {
-            assert!(detour[1].as_u64() > Some(1000), "it is above the threshold: {detour}");
+    for (args, work, threshold_ns) in [
+        (&[][..], "clock", 1000),
+        (&["--work", "tcp"], "tcp", 4000),
+        (&["--work", "tcp", "--threshold-ns", "9"], "tcp", 9),
+    ] {
+        let noise = json_of(&[&["bench", "noise", "--seconds", "0.1"], args].concat());
+        let params = serde_json::json!({"work": work, "seconds": 0.1, "threshold_ns": threshold_ns});
+        assert_eq!(noise["params"], params);
+        let processors = noise["processors"].as_array().expect("an array");
+        assert_eq!(processors.len() as u64, noise["machine"]["cores"].as_u64().expect("a number"));
+        for processor in processors {
+            for figure in ["seconds", "reading_ns", "usual_ns", "copy_ns"] {
+                positive(&processor[figure], figure);
+            }
+            assert_eq!(processor["transfer_ns"].as_u64() > Some(0), processors.len() > 1, "it needs another processor");
+            for detour in processor["detours_ns"].as_array().expect("an array") {
+                assert!(detour[1].as_u64() > Some(threshold_ns), "{work}: it is above the threshold: {detour}");
+            }
         }
     }
     let wake = json_of(&["bench", "wake", "--seconds", "0.1"]);
@@ -255,6 +263,7 @@ fn wrong_usage_is_2_and_failure_is_1() {
         &["bench", "redis", "--paths", "udp"],
         &["bench", "memcached", "--paths", "udp"],
         &["bench", "noise", "--threshold-ns", "0", "--seconds", "5"],
+        &["bench", "noise", "--work", "udp"],
         &["bench", "wake", "--json", "/no/such/directory/x.json"],
         &["bench", "nonsense"],
     ] {

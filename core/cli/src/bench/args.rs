@@ -29,7 +29,7 @@ pub enum BenchCommand {
     Connect(ConnectArgs),
     /// UDP by the kernel and under the library: packets delivered, and round trips
     Datagrams(DatagramsArgs),
-    /// What keeps processors from their work: gaps between two readings of the clock, as JSON
+    /// What keeps processors from their work: times between two readings of the clock, as JSON
     Noise(NoiseArgs),
     /// How long a sleeping thread takes until it runs, as JSON
     Wake(WakeArgs),
@@ -295,9 +295,12 @@ pub struct NoiseArgs {
     /// Length of the measurement in seconds, on all processors at once
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = positive_seconds)]
     pub seconds: f64,
-    /// Shorter gaps are readings of the clock
-    #[arg(long, value_name = "NS", default_value_t = 1000)]
-    pub threshold_ns: u64,
+    /// What a thread on each processor does between two readings
+    #[arg(long, value_enum, default_value_t = Work::Clock)]
+    pub work: Work,
+    /// What takes less longer than usual is no detour [default: 1000 for clock, 4000 for tcp]
+    #[arg(long, value_name = "NS")]
+    pub threshold_ns: Option<u64>,
     /// Where to write the JSON object ("-" is standard output)
     #[arg(long, value_name = "FILE|-", default_value = "-")]
     pub json: PathBuf,
@@ -307,6 +310,16 @@ pub struct NoiseArgs {
     /// No progress bar
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// What a thread does whose processor is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Work {
+    /// Nothing
+    Clock,
+    /// Sends itself 512 bytes over the loopback by kernel TCP, and watches the connection anew: what the kernel does for that later,
+    /// in threads of its own, is noise, too
+    Tcp,
 }
 
 /// Arguments of `netacc bench wake`.

@@ -1,28 +1,32 @@
 //! `netacc bench noise`: what keeps processors from their work, by the "selfish detour" benchmark.
 //!
-//! A thread on each processor does nothing but read the clock. Where two readings are further apart than a threshold,
-//! something else had the processor: a tick, an interrupt, another thread, the hypervisor. Source: P. Beckman, K. Iskra,
-//! K. Yoshii, S. Coghlan, A. Nataraj, "Benchmarking the effects of operating system interference on extreme-scale
-//! parallel machines", Cluster Computing 11 (2008); Linux' own tracer `osnoise` measures the same way.
+//! A thread on each processor does the same again and again, and reads the clock each time. Where two readings are further apart than
+//! usual by more than a threshold, something else had the processor: a tick, an interrupt, another thread, the hypervisor. Source:
+//! P. Beckman, K. Iskra, K. Yoshii, S. Coghlan, A. Nataraj, "Benchmarking the effects of operating system interference on
+//! extreme-scale parallel machines", Cluster Computing 11 (2008); Linux' own tracer `osnoise` measures the same way.
+//!
+//! By default the threads do nothing else. With [`Work::Tcp`] each sends messages to itself over the loopback, so that the kernel also
+//! has its work for programs with connections: softirqs, and threads that free memory later.
 //!
 //! Before that, each thread copies within the first cache: how fast the processors are now. Where a core has two hardware threads, and
 //! a virtual machine has one of them, a copy takes twice as long while another machine works on the other one. Nothing else here tells.
 //!
-//! And each processor passes a cache line to the next one and back. That tells how far apart they are: on a virtual machine whose two
-//! processors are sometimes hardware threads of one core and sometimes not, this took 45 or 350 ns, for minutes at a time, and what two
-//! processes do together on shared memory took up to 2.2 times as long where it took 350.
+//! How far apart the processors are is seen before that ([`distance`]).
 
-use std::hint::{black_box, spin_loop};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::hint::black_box;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::unistd::Pid;
 use serde_json::{json, Value};
 
-use super::args::NoiseArgs;
+use super::args::{NoiseArgs, Work};
+use super::distance;
 use super::error::BenchError;
 use super::machine::Machine;
 use super::recording;
@@ -40,9 +44,15 @@ const COPIED: usize = 16 * 1024;
 const COPY_SAMPLES: usize = 401;
 const COPIES: u64 = 20;
 
-/// How often round trips of a cache line are timed, and how many are timed together. Arbitrary: two milliseconds where one takes 500 ns.
-const TRANSFER_SAMPLES: usize = 21;
-const TRANSFERS: u32 = 200;
+/// Bytes of a message to itself, and of the answer. Arbitrary: a value of `netacc bench redis`, and Redis' answer.
+const MESSAGE: usize = 512;
+const ANSWER: usize = 5;
+
+/// Turns before the first that counts. Arbitrary: the caches have all of it.
+const WARM_TURNS: usize = 1000;
+
+/// Times of turns that are told apart, in nanoseconds; longer ones count as this. Arbitrary: ten times a turn over TCP.
+const LONGEST_USUAL_NS: usize = 1 << 16;
 
 /// Steps of the progress bar.
 const STEPS: u32 = 20;
@@ -52,21 +62,44 @@ pub(crate) fn run(args: &NoiseArgs) -> Result<(), BenchError> {
     report::check_directory(&args.json)?;
     let draft = args.record.as_deref().map(Draft::begin).transpose()?;
     let machine = Machine::here();
-    let threshold = Duration::from_nanos(args.threshold_ns);
-    let length = Duration::from_secs_f64(args.seconds);
+    let threshold_ns = args.threshold_ns.unwrap_or(args.work.threshold_ns());
     let processors = allowed().map_err(|errno| BenchError::io("sched_getaffinity")(errno.into()))?;
-    let apart = transfers(&processors).map_err(|errno| BenchError::io("sched_setaffinity")(errno.into()))?;
+    let transfers =
+        distance::transfers_ns(&processors).map_err(|errno| BenchError::io("sched_setaffinity")(errno.into()))?;
+    let found = watch_all(args, Duration::from_nanos(threshold_ns), &processors)
+        .map_err(BenchError::io("watching the processors"))?;
+    if let Some((processor, _)) = processors.iter().zip(&found).find(|(_, watched)| watched.is_full) {
+        let text =
+            format!("--threshold-ns: processor {processor} has more than {MOST_DETOURS} detours; take a higher one");
+        return Err(BenchError::Usage(text));
+    }
+    let of_processor = |((processor, watched), transfer_ns): ((&usize, &Watched), &Option<u64>)| json!({"processor": processor, "seconds": watched.seconds, "reading_ns": watched.least_ns, "usual_ns": watched.usual_ns, "copy_ns": watched.copy_ns, "transfer_ns": transfer_ns, "detours_ns": watched.detours});
+    let each: Vec<Value> = processors.iter().zip(&found).zip(&transfers).map(of_processor).collect();
+    let params = json!({"work": args.work.name(), "seconds": args.seconds, "threshold_ns": threshold_ns});
+    let object = json!({"bench": "noise", "params": &params, "machine": &machine, "processors": each});
+    if let Some(draft) = draft {
+        let mut header = recording::header("netacc bench noise", &machine, params);
+        header.tables.push(detours(&draft, &processors, &found)?);
+        recording::finish(draft, header, &object)?;
+    }
+    report::write_object(&object, &args.json)
+}
+
+/// Watches all processors at once.
+fn watch_all(args: &NoiseArgs, threshold: Duration, processors: &[usize]) -> io::Result<Vec<Watched>> {
+    let length = Duration::from_secs_f64(args.seconds);
     let together = Barrier::new(processors.len() + 1);
-    let found = thread::scope(|scope| {
-        let watch = |processor: usize| {
+    thread::scope(|scope| {
+        let start = |processor: usize| {
             let together = &together;
             scope.spawn(move || {
-                let pinned = keep_on(Pid::from_raw(0), processor);
+                let ready = keep_on(Pid::from_raw(0), processor).map_err(io::Error::from);
+                let ready = ready.and_then(|()| args.work.begin());
                 together.wait();
-                pinned.map(|()| watch(length, threshold))
+                watch(length, threshold, ready?)
             })
         };
-        let threads: Vec<_> = processors.iter().map(|processor| watch(*processor)).collect();
+        let threads: Vec<_> = processors.iter().map(|processor| start(*processor)).collect();
         let progress = progress_bar(STEPS as usize, args.quiet);
         progress.set_message("reading the clock");
         together.wait();
@@ -75,25 +108,76 @@ pub(crate) fn run(args: &NoiseArgs) -> Result<(), BenchError> {
             progress.inc(1);
         }
         progress.finish_and_clear();
-        let join = |thread: thread::ScopedJoinHandle<'_, nix::Result<Watched>>| thread.join().expect("it cannot panic");
-        threads.into_iter().map(join).collect::<nix::Result<Vec<_>>>()
-    });
-    let found = found.map_err(|errno| BenchError::io("sched_setaffinity")(errno.into()))?;
-    if let Some((processor, _)) = processors.iter().zip(&found).find(|(_, watched)| watched.is_full) {
-        let text =
-            format!("--threshold-ns: processor {processor} has more than {MOST_DETOURS} detours; take a higher one");
-        return Err(BenchError::Usage(text));
+        threads.into_iter().map(|thread| thread.join().expect("it cannot panic")).collect()
+    })
+}
+
+/// What a thread does between two readings.
+type Turn = Box<dyn FnMut() -> io::Result<()>>;
+
+impl Work {
+    /// The least detour that is none of the work's own. A turn over TCP varies: on a virtual machine with 7.4 us for a turn, 10
+    /// times as many took 1 to 2 us longer, and 20 times as many 2 to 4 us, as took 4 to 8 us longer; from there on are ticks.
+    fn threshold_ns(self) -> u64 {
+        match self {
+            Work::Clock => 1000,
+            Work::Tcp => 4000,
+        }
     }
-    let of_processor = |((processor, watched), transfer): ((&usize, &Watched), &Option<u64>)| json!({"processor": processor, "seconds": watched.seconds, "reading_ns": watched.least_ns, "copy_ns": watched.copy_ns, "transfer_ns": transfer, "detours_ns": watched.detours});
-    let each: Vec<Value> = processors.iter().zip(&found).zip(&apart).map(of_processor).collect();
-    let params = json!({"seconds": args.seconds, "threshold_ns": args.threshold_ns});
-    let object = json!({"bench": "noise", "params": &params, "machine": &machine, "processors": each});
-    if let Some(draft) = draft {
-        let mut header = recording::header("netacc bench noise", &machine, params);
-        header.tables.push(detours(&draft, &processors, &found)?);
-        recording::finish(draft, header, &object)?;
+
+    fn name(self) -> &'static str {
+        match self {
+            Work::Clock => "clock",
+            Work::Tcp => "tcp",
+        }
     }
-    report::write_object(&object, &args.json)
+
+    /// Turns of this work, warm.
+    fn begin(self) -> io::Result<Turn> {
+        let mut turn: Turn = match self {
+            Work::Clock => Box::new(|| Ok(())),
+            Work::Tcp => {
+                let mut connection = Loopback::connect()?;
+                Box::new(move || connection.turn())
+            }
+        };
+        for _ in 0..WARM_TURNS {
+            turn()?;
+        }
+        Ok(turn)
+    }
+}
+
+/// A connection of a thread to itself.
+struct Loopback {
+    near: TcpStream,
+    far: TcpStream,
+    epoll: Epoll,
+    message: [u8; MESSAGE],
+}
+
+impl Loopback {
+    fn connect() -> io::Result<Loopback> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let near = TcpStream::connect(listener.local_addr()?)?;
+        let (far, _) = listener.accept()?;
+        near.set_nodelay(true)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&far, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        Ok(Loopback { near, far, epoll, message: [1; MESSAGE] })
+    }
+
+    /// Sends a message, waits for it, reads and answers it, and watches the connection anew as redis-benchmark does: the kernel frees
+    /// later what that leaves behind, in a thread of its own. Without the answer TCP would wait for acknowledgements at times.
+    fn turn(&mut self) -> io::Result<()> {
+        self.near.write_all(&self.message)?;
+        self.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE)?;
+        self.far.read_exact(&mut self.message)?;
+        self.far.write_all(&self.message[..ANSWER])?;
+        self.near.read_exact(&mut self.message[..ANSWER])?;
+        self.epoll.delete(&self.far)?;
+        Ok(self.epoll.add(&self.far, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
+    }
 }
 
 /// The table of all detours.
@@ -104,7 +188,7 @@ fn detours(draft: &Draft, processors: &[usize], found: &[Watched]) -> Result<Tab
             lines.add(&json!({"processor": processor, "at_ns": at_ns, "length_ns": length_ns}))?;
         }
     }
-    Ok(lines.table("detours", "when each processor was taken from the reader of the clock, and for how long"))
+    Ok(lines.table("detours", "when each processor was taken from the thread on it, and for how long"))
 }
 
 /// A thread's view of its processor.
@@ -113,36 +197,83 @@ struct Watched {
     seconds: f64,
     /// The least time between two readings.
     least_ns: u64,
+    /// The median of these times.
+    usual_ns: u64,
     /// The median time of a copy of [`COPIED`] bytes.
     copy_ns: u64,
-    /// When each detour began, and how long it was.
+    /// When each detour, or the turn with it, began, and how long it was.
     detours: Vec<(u64, u64)>,
     /// There were more.
     is_full: bool,
 }
 
-/// Copies, and then reads the clock for so long.
-fn watch(length: Duration, threshold: Duration) -> Watched {
+/// Copies, and then takes turns for so long.
+fn watch(length: Duration, threshold: Duration, mut turn: impl FnMut() -> io::Result<()>) -> io::Result<Watched> {
     let copy_ns = median_copy_ns();
-    let mut detours = Vec::with_capacity(1024);
+    let mut turns = Turns::new(ns(threshold));
     let start = Instant::now();
-    let mut least = Duration::MAX;
     let mut last = start;
-    while last - start < length && detours.len() < MOST_DETOURS {
+    while last - start < length && !turns.is_full() {
+        turn()?;
         let now = Instant::now();
-        let gap = now - last;
-        least = least.min(gap);
-        if gap > threshold {
-            detours.push((ns(last - start), ns(gap)));
-        }
+        turns.add(ns(last - start), ns(now - last));
         last = now;
     }
-    Watched {
+    Ok(Watched {
         seconds: (last - start).as_secs_f64(),
-        least_ns: ns(least),
+        least_ns: turns.least_ns,
+        usual_ns: turns.usual_ns(),
         copy_ns,
-        is_full: detours.len() == MOST_DETOURS,
-        detours,
+        is_full: turns.is_full(),
+        detours: turns.detours(),
+    })
+}
+
+/// The times of a thread's turns.
+struct Turns {
+    threshold_ns: u64,
+    least_ns: u64,
+    /// How many took each number of nanoseconds.
+    counts: Vec<u64>,
+    /// When each turn began that took longer than the least by more than the threshold, and how long it took. What is longer than
+    /// the median by as much is among them.
+    long: Vec<(u64, u64)>,
+}
+
+impl Turns {
+    fn new(threshold_ns: u64) -> Turns {
+        let counts = vec![0; LONGEST_USUAL_NS + 1];
+        Turns { threshold_ns, least_ns: u64::MAX, counts, long: Vec::with_capacity(1024) }
+    }
+
+    fn is_full(&self) -> bool {
+        self.long.len() == MOST_DETOURS
+    }
+
+    fn add(&mut self, begun_ns: u64, took_ns: u64) {
+        self.least_ns = self.least_ns.min(took_ns);
+        self.counts[usize::try_from(took_ns).unwrap_or(usize::MAX).min(LONGEST_USUAL_NS)] += 1;
+        if took_ns - self.least_ns > self.threshold_ns {
+            self.long.push((begun_ns, took_ns));
+        }
+    }
+
+    /// The median.
+    fn usual_ns(&self) -> u64 {
+        let half = self.counts.iter().sum::<u64>().div_ceil(2);
+        let mut below = 0;
+        let reaches_half = |count: &u64| {
+            below += count;
+            below >= half
+        };
+        self.counts.iter().position(reaches_half).unwrap_or(0) as u64
+    }
+
+    /// When each detour began, and how much longer than usual its turn took.
+    fn detours(&self) -> Vec<(u64, u64)> {
+        let usual_ns = self.usual_ns();
+        let longer = self.long.iter().map(|(begun_ns, took_ns)| (*begun_ns, took_ns.saturating_sub(usual_ns)));
+        longer.filter(|(_, length_ns)| *length_ns > self.threshold_ns).collect()
     }
 }
 
@@ -163,59 +294,7 @@ fn median_copy_ns() -> u64 {
     times[COPY_SAMPLES / 2]
 }
 
-/// By processor, how long a cache line takes to the next one (from the last to the first) and back: the median. None of a single one.
-fn transfers(processors: &[usize]) -> nix::Result<Vec<Option<u64>>> {
-    let next = |at: usize| processors[(at + 1) % processors.len()];
-    let several = processors.len() > 1;
-    let of = |(at, processor): (usize, &usize)| several.then(|| transfer_ns(*processor, next(at))).transpose();
-    processors.iter().enumerate().map(of).collect()
-}
-
-/// A word alone on its cache lines: processors fetch two together.
-#[repr(align(128))]
-struct Line(AtomicU32);
-
-/// The median time of a cache line's round trip between two processors, each of which waits for the other one's number.
-fn transfer_ns(one: usize, other: usize) -> nix::Result<u64> {
-    let line = Line(AtomicU32::new(0));
-    let both = Barrier::new(2);
-    let round_trips = TRANSFER_SAMPLES as u32 * TRANSFERS;
-    let wait_for = |number| {
-        while line.0.load(Ordering::Acquire) != number {
-            spin_loop();
-        }
-    };
-    thread::scope(|scope| {
-        let answering = scope.spawn(|| {
-            let pinned = keep_on(Pid::from_raw(0), other);
-            both.wait();
-            for trip in 0..round_trips {
-                wait_for(2 * trip + 1);
-                line.0.store(2 * trip + 2, Ordering::Release);
-            }
-            pinned
-        });
-        let asking = scope.spawn(|| {
-            let pinned = keep_on(Pid::from_raw(0), one);
-            both.wait();
-            let mut times = Vec::with_capacity(TRANSFER_SAMPLES);
-            for sample in 0..TRANSFER_SAMPLES as u32 {
-                let begun = Instant::now();
-                for trip in sample * TRANSFERS..(sample + 1) * TRANSFERS {
-                    line.0.store(2 * trip + 1, Ordering::Release);
-                    wait_for(2 * trip + 2);
-                }
-                times.push(ns(begun.elapsed()) / u64::from(TRANSFERS));
-            }
-            times.sort_unstable();
-            pinned.map(|()| times[TRANSFER_SAMPLES / 2])
-        });
-        answering.join().expect("it cannot panic")?;
-        asking.join().expect("it cannot panic")
-    })
-}
-
-fn ns(time: Duration) -> u64 {
+pub(super) fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -236,25 +315,52 @@ pub(super) fn keep_on(thread: Pid, processor: usize) -> nix::Result<()> {
 mod tests {
     use super::*;
 
-    /// Breaks if a detour is missed, or the time between readings counts as one.
+    /// Breaks if a detour is missed, has the usual time in it, or a turn that varies counts as one.
     #[test]
-    fn detours_are_gaps_above_the_threshold() {
-        let all = watch(Duration::from_millis(5), Duration::ZERO);
-        let spent: u64 = all.detours.iter().map(|(_, length)| length).sum();
-        assert!(spent as f64 / 1e9 >= all.seconds * 0.999 || all.is_full, "without a threshold all time is detours");
-        let in_order = all.detours.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0);
-        assert!(in_order, "they do not overlap");
-        let none = watch(Duration::from_millis(5), Duration::from_secs(60));
-        assert!(none.detours.is_empty() && none.least_ns < 60_000_000_000 && none.copy_ns > 0);
+    fn a_detour_is_what_a_turn_takes_longer_than_usual() {
+        let mut turns = Turns::new(4_000);
+        let times = [7_000, 7_400, 7_400, 7_500, 11_300, 11_401, 7_400, 8_000_000, 7_300];
+        let mut begun = 0;
+        for took in times {
+            turns.add(begun, took);
+            begun += took;
+        }
+        assert_eq!((turns.least_ns, turns.usual_ns()), (7_000, 7_400));
+        assert_eq!(turns.detours(), [(40_600, 4_001), (59_401, 7_992_600)]);
+        assert!(!turns.is_full());
     }
 
-    /// Breaks if the two threads wait for each other's numbers in vain, or a processor is paired with itself.
+    /// Breaks if a threshold within the times of usual turns takes memory without limit.
     #[test]
-    fn a_cache_line_goes_to_the_next_processor_and_back() {
-        let processors = allowed().expect("the kernel tells");
-        let found = transfers(&processors).expect("these processors are allowed");
-        assert_eq!(found.len(), processors.len());
-        assert!(found.iter().all(|each| each.is_some_and(|ns| ns > 0) || processors.len() == 1));
-        assert_eq!(transfers(&processors[..1]), Ok(vec![None]));
+    fn detours_are_bounded() {
+        let mut turns = Turns::new(0);
+        for turn in (0..).take_while(|turn| *turn <= MOST_DETOURS as u64) {
+            assert!(!turns.is_full(), "{turn}");
+            turns.add(turn * 10, 10 + turn.min(1));
+        }
+        assert!(turns.is_full());
+    }
+
+    /// Breaks if the time of a turn is not watched, or its error is lost.
+    #[test]
+    fn a_turn_that_is_kept_has_a_detour() {
+        let kept = Duration::from_millis(50);
+        for begin in [Work::Clock, Work::Tcp] {
+            let (mut work, mut number) = (begin.begin().expect("a turn"), 0);
+            let turn = || {
+                number += 1;
+                if number == 2 {
+                    thread::sleep(kept);
+                }
+                work()
+            };
+            let seen = watch(kept * 4, Duration::from_millis(1), turn).expect("turns");
+            let in_order = seen.detours.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0);
+            assert!(in_order && 0 < seen.least_ns && seen.least_ns <= seen.usual_ns && seen.copy_ns > 0, "{seen:?}");
+            let longest = seen.detours.iter().map(|(_, length_ns)| *length_ns).max().unwrap_or(0);
+            assert!(longest >= 50_000_000 - seen.usual_ns, "{}: {longest}", begin.name());
+        }
+        let fails = watch(kept, kept, || Err(io::ErrorKind::ConnectionReset.into()));
+        assert!(fails.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset));
     }
 }

@@ -169,8 +169,7 @@ def _paths_here(options: argparse.Namespace, measured: dict[str, Any]) -> tuple[
     if not wanted:
         raise measuring.MeasuringError("the measurements have none of these paths")
     found = [writing.calibrated(measured, path) for path in wanted]
-    interruptions = writing.noise(measured)
-    files = {f"{each.path}.toml": writing.stack(measured, each, interruptions) for each in found}
+    files = {f"{each.path}.toml": writing.stack(measured, each) for each in found}
     files["host.toml"] = writing.host(measured)
     return files, writing.rows(found)
 

@@ -291,10 +291,11 @@ def waker(writes: Sequence[tuple[float, int]]) -> Waker:
 
 @dataclass(frozen=True)
 class Noise:
-    """Interruptions of a processor at random times: their mean distance, and their lengths."""
+    """Interruptions of a processor at random times: their mean distance, their lengths, and the source."""
 
     interval_ns: int
     lengths: list[tuple[int, int, int]]
+    source: str
 
     @property
     def share(self) -> float:
@@ -303,7 +304,7 @@ class Noise:
         return sum(count * (low + high) / 2 for count, low, high in self.lengths) / counts / self.interval_ns
 
 
-def noise(detours: Sequence[Sequence[tuple[int, int]]], seconds: float) -> Noise | None:
+def noise(detours: Sequence[Sequence[tuple[int, int]]], seconds: float, source: str) -> Noise | None:
     """The noise of processors that were watched for so long each; None if there was none."""
     lengths = np.array([length for each in detours for _, length in each], dtype=float)
     if not len(lengths):
@@ -316,7 +317,7 @@ def noise(detours: Sequence[Sequence[tuple[int, int]]], seconds: float) -> Noise
         for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
         if count
     ]
-    found = Noise(round(seconds * 1e9 * len(detours) / len(lengths)), kept)
+    found = Noise(round(seconds * 1e9 * len(detours) / len(lengths)), kept, source)
     if found.share > MOST_NOISE:
         text = f"interruptions take {found.share:.0%} of the processors' time"
         raise UnfitError(f"{text}, so little is left for programs: measure while nothing else runs")

@@ -24,6 +24,9 @@ Run = Mapping[str, Any]
 ASLEEP = 0.97
 #: The paths on which the library polls before it sleeps.
 LINKED = ("shm",)
+#: Noise by its name in the measurements, and the work of the threads that are watched. Earlier measurements
+#: have the first alone.
+NOISES = {"noise": "clock", "noise-tcp": "tcp"}
 
 
 @dataclass(frozen=True)
@@ -299,9 +302,10 @@ def merge(found: dict[str, Any], more: dict[str, Any]) -> None:
             runs = found.setdefault(name, {}).setdefault(path, result)
             if runs is not result:
                 runs["runs"] += result["runs"]
-    if "noise" in more:
-        noise = found.setdefault("noise", {**more["noise"], "processors": []})
-        noise["processors"] += more["noise"]["processors"]
+    for name in NOISES:
+        if name in more:
+            noise = found.setdefault(name, {**more[name], "processors": []})
+            noise["processors"] += more[name]["processors"]
 
 
 def counted(runs: Sequence[Run]) -> Run:
@@ -325,8 +329,9 @@ def _able(wanted: Sequence[str], echo: Echo) -> list[str]:
 
 def _watch(found: dict[str, Any], seconds: float) -> None:
     """Noise, between other measurements: interruptions come and go for seconds, and one look sees either."""
-    seen = bench("noise", "--seconds", str(seconds / 2), "-q")
-    found.setdefault("noise", {**seen, "processors": []})["processors"] += seen["processors"]
+    for name, work in NOISES.items():
+        seen = bench("noise", "--work", work, "--seconds", str(seconds / 2), "-q")
+        found.setdefault(name, {**seen, "processors": []})["processors"] += seen["processors"]
 
 
 def _streams(wanted: Sequence[str]) -> list[str]:

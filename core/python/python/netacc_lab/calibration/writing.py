@@ -11,7 +11,7 @@ from typing import Any
 
 from netacc_lab.calibration import fitting
 from netacc_lab.calibration.fitting import SMALL, Fit, Noise, Observation, Waker, Wakes
-from netacc_lab.calibration.measuring import ALONE, Echo, MeasuringError, counted
+from netacc_lab.calibration.measuring import ALONE, LINKED, NOISES, Echo, MeasuringError, counted
 
 #: The bytes of one segment on the loopback, whose packets have 65,536.
 LOOPBACK_SEGMENT = "65483B"
@@ -188,11 +188,19 @@ def interest_change_ns(measured: Mapping[str, Any], path: str) -> float:
     return median(known)
 
 
-def noise(measured: Mapping[str, Any]) -> Noise | None:
-    """The noise of this machine's processors."""
+def noise(measured: Mapping[str, Any], path: str) -> Noise | None:
+    """The noise of this machine's processors while they work for a path.
+
+    The kernel's own threads work for programs on its sockets; those on links leave it nothing to do. Earlier
+    measurements have noise of processors that only read the clock, for all paths.
+    """
+    name = "noise-tcp" if path not in LINKED and "noise-tcp" in measured else "noise"
     try:
-        processors = measured["noise"]["processors"]
-        return fitting.noise([each["detours_ns"] for each in processors], processors[0]["seconds"])
+        processors, params = measured[name]["processors"], measured[name].get("params", {})
+        threshold_us = params.get("threshold_ns", 1000) / 1000
+        source = f"netacc bench noise --work {NOISES[name]}: detours above {threshold_us:g} us"
+        detours = [each["detours_ns"] for each in processors]
+        return fitting.noise(detours, processors[0]["seconds"], f"{source}, on all processors at once")
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise MeasuringError(f"measurements of noise: incomplete ({error!r})") from None
     except fitting.UnfitError as error:
@@ -205,9 +213,9 @@ def machine_of(measured: Mapping[str, Any]) -> str:
     return f"{machine['cores']} cores of {machine['cpu']}, Linux {machine['kernel']}"
 
 
-def stack(measured: Mapping[str, Any], found: Calibrated, interruptions: Noise | None) -> str:
+def stack(measured: Mapping[str, Any], found: Calibrated) -> str:
     """The profile of a path, as TOML."""
-    machine = measured["machine"]
+    machine, interruptions = measured["machine"], noise(measured, found.path)
     date = str(machine["date"])[:10]
     source = (
         f"netacc calibrate, {found.path}: least squares over ping-pongs of 1 to {_most(measured)} connections"
@@ -252,9 +260,8 @@ def stack(measured: Mapping[str, Any], found: Calibrated, interruptions: Noise |
     )
     add("wake-up", _histogram(found.wake_up), f"netacc calibrate, {found.path}: {rest}")
     if interruptions:
-        why = "netacc bench noise: selfish detours above 1 us, on all processors at once"
-        add("noise-interval", f'"{interruptions.interval_ns}ns"', why)
-        add("noise", _histogram(interruptions.lengths), why)
+        add("noise-interval", f'"{interruptions.interval_ns}ns"', interruptions.source)
+        add("noise", _histogram(interruptions.lengths), interruptions.source)
     lines += ["", *_calibration(measured, found)]
     return "\n".join(lines) + "\n"
 

@@ -258,8 +258,8 @@ def add_wake(contents: Contents, found: Mapping[str, Any]) -> None:
     contents.histograms |= histograms.found
 
 
-def add_noise(contents: Contents, found: Mapping[str, Any]) -> None:
-    """Adds the gaps between readings of the clock."""
+def add_noise(contents: Contents, found: Mapping[str, Any], name: str = "detours") -> None:
+    """Adds what kept the processors from the threads on them."""
     rows = [
         {"processor": of["processor"], "at_ns": at_ns, "length_ns": length_ns}
         for of in found["processors"]
@@ -267,8 +267,8 @@ def add_noise(contents: Contents, found: Mapping[str, Any]) -> None:
     ]
     columns = ("processor", "at_ns", "length_ns")
     schema = pa.schema([(name, pa.int64()) for name in columns])
-    what = "when each processor was taken from the reader of the clock, and for how long"
-    table = model.Table(name="detours", file="detours.parquet", form="parquet", rows=len(rows), what=what)
+    what = "when each processor was taken from the thread on it, and for how long"
+    table = model.Table(name=name, file=f"{name}.parquet", form="parquet", rows=len(rows), what=what)
     contents.header.tables.append(table)
     contents.tables[table.file] = pa.Table.from_pylist(rows, schema=schema)
 
@@ -349,8 +349,9 @@ def of_calibration(found: Mapping[str, Any], text: str, path: Path) -> Contents:
     contents = Contents(header, histograms.found, details=text)
     if "wake" in found:
         add_wake(contents, found["wake"])
-    if "noise" in found:
-        add_noise(contents, found["noise"])
+    for name, detours in (("noise", "detours"), ("noise-tcp", "detours-tcp")):
+        if name in found:
+            add_noise(contents, found[name], detours)
     return contents
 
 
