@@ -170,6 +170,30 @@ mod tests {
         assert_eq!(crowds.join(&service(1)).asks(), Asks::Now);
     }
 
+    /// Breaks if a later lookup let all connections ask that were not to ask at once: those made while the service's last
+    /// ones were short.
+    #[test]
+    fn only_the_first_peer_that_is_found_lets_all_ask() {
+        let crowds = crowds();
+        assert!(!crowds.found(&service(1)), "nobody else is there");
+        let members: Vec<_> = (0..CROWD).map(|_| crowds.join(&service(1))).collect();
+        assert!(!crowds.found(&service(1)));
+        let (_, asks) = join(crowds, 1);
+        assert_eq!((asks[0], members.len()), (Asks::WithAll, CROWD as usize));
+    }
+
+    /// Breaks if a connection took another service's crowd for its own, or a crowd that has gone for one.
+    #[test]
+    fn a_member_knows_whether_there_is_a_crowd() {
+        let crowds = crowds();
+        let mut members: Vec<_> = (1..CROWD).map(|_| crowds.join(&service(1))).collect();
+        assert!(!members[0].is_of_many());
+        members.push(crowds.join(&service(1)));
+        assert!(members[0].is_of_many() && !crowds.join(&service(2)).is_of_many());
+        members.pop();
+        assert!(!members[0].is_of_many());
+    }
+
     /// Breaks if a pool with about so many connections let all of them ask each time that it makes one.
     #[test]
     fn all_ask_again_only_after_most_have_gone() {
@@ -181,6 +205,12 @@ mod tests {
             let (member, asks) = join(crowds, 1);
             assert_eq!(asks, [Asks::Now]);
             members.extend(member);
+        }
+        for (left, next) in [(CROWD / 2 + 1, Asks::Now), (CROWD / 2, Asks::WithAll)] {
+            members.truncate(left as usize);
+            let (more, asks) = join(crowds, CROWD - left);
+            assert_eq!(asks.last(), Some(&next), "{left} were left");
+            members.extend(more);
         }
     }
 }
