@@ -21,6 +21,9 @@ for busy in 1 2 4 8; do
 done
 bench stream stream --size 1MiB --seconds 2
 bench connect connect --requests 10000
+for requests in 1 10; do
+    bench "connect-$requests" connect --requests 10000 --exchange 64 --requests-per-connection "$requests"
+done
 target/release/netacc bench datagrams --pairs 5 --json results/datagrams.json
 for busy in 1 2 4 8; do
     target/release/netacc bench datagrams --pairs 5 --busy "$busy" -d 64,1472,60000 --json "results/datagrams-busy$busy.json"

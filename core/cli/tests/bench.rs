@@ -180,11 +180,24 @@ fn stream_has_bytes_per_second() {
 
 #[test]
 fn connect_counts_connections() {
-    for exchange in ["0", "64"] {
-        let args = ["bench", "connect", "--paths", "tcp,unix", "--pairs", "1", "--requests", "200"];
-        let result = json_of(&[&args[..], &["--exchange", exchange, "--json", "-"]].concat());
+    let cases = [
+        (&["--exchange", "0"][..], 0, "connect"),
+        (&["--exchange", "64"], 1, "connect to answer"),
+        (&["--exchange", "64", "--requests-per-connection", "3"], 3, "connect to last answer"),
+    ];
+    for (more, requests, latency) in cases {
+        let args = ["bench", "connect", "--paths", "tcp,unix", "--pairs", "1", "--requests", "200", "--json", "-"];
+        let args = [&args[..], more].concat();
+        let output = netacc(&args);
+        let table = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {table}");
+        let result: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
         check_paths(&result["paths"], &["tcp", "unix"], 1);
         assert_eq!(result["paths"]["tcp"]["runs"][0]["requests"], 200);
+        assert_eq!(result["params"]["requests_per_connection"], requests);
+        assert_eq!(result["params"]["latency"], latency);
+        let says = format!("requests_per_connection {requests}, ");
+        assert!(table.contains(&says) && table.contains(latency) && table.contains("connections/s"), "{table}");
     }
 }
 
@@ -260,6 +273,7 @@ fn wrong_usage_is_2_and_failure_is_1() {
         &["bench", "echo", "--paths", "udp", "--mode", "blocking"],
         &["bench", "echo", "--paths", "udp", "--size", "64KiB"],
         &["bench", "stream", "--paths", "udp"],
+        &["bench", "connect", "--paths", "tcp", "--requests-per-connection", "2"],
         &["bench", "redis", "--paths", "udp"],
         &["bench", "memcached", "--paths", "udp"],
         &["bench", "noise", "--threshold-ns", "0", "--seconds", "5"],

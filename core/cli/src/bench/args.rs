@@ -242,15 +242,19 @@ pub struct StreamArgs {
     pub streams: u32,
 }
 
-/// Arguments of `netacc bench connect`. `--requests` is the number of connections [default: 10000].
+/// Arguments of `netacc bench connect`. `--requests` is the number of connections of a measurement [default: 10000].
 #[derive(Debug, Clone, Args)]
 pub struct ConnectArgs {
     /// What all loads share.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// Exchange one request and one response of this many bytes on each connection
+    /// Exchange requests and answers of this many bytes on each connection; with 0, only connect and close. Latency is that of
+    /// connect without an exchange, and otherwise of the whole connection, from connect to the last answer
     #[arg(long, default_value = "0", value_parser = parse_size, value_name = "BYTES")]
     pub exchange: u64,
+    /// Requests on each connection, each after the answer to the one before; only with --exchange [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub requests_per_connection: Option<u32>,
 }
 
 /// Arguments of `netacc bench datagrams`.

@@ -42,8 +42,18 @@ pub(crate) fn run_echo(args: &EchoArgs) -> Result<(), BenchError> {
         return Err(BenchError::Usage("--wakes: not on udp".into()));
     }
     let histogram = args.histogram || args.common.record.is_some();
-    let load =
-        LoadArgs { load: LoadName::Echo, size, mode, clients, processes: 1, pipeline: 1, histogram, wakes, rewatch };
+    let load = LoadArgs {
+        load: LoadName::Echo,
+        size,
+        mode,
+        clients,
+        processes: 1,
+        pipeline: 1,
+        histogram,
+        wakes,
+        rewatch,
+        requests_per_connection: 0,
+    };
     let params = json!({"size": size, "mode": mode.name(), "clients": clients, "rewatch": rewatch});
     run(&args.common, "echo", load, Kind::PingPong, params, ServerProgram::Peer)
 }
@@ -66,6 +76,7 @@ pub(crate) fn run_many(args: &ManyArgs) -> Result<(), BenchError> {
         histogram,
         wakes: false,
         rewatch: false,
+        requests_per_connection: 0,
     };
     let params = json!({"size": size, "clients": clients, "processes": processes});
     run(&args.common, MANY, load, Kind::PingPong, params, ServerProgram::Peer)
@@ -84,6 +95,7 @@ pub(crate) fn run_stream(args: &StreamArgs) -> Result<(), BenchError> {
         histogram: args.common.record.is_some(),
         wakes: false,
         rewatch: false,
+        requests_per_connection: 0,
     };
     let params = json!({"size": args.size, "streams": args.streams});
     run(&args.common, "stream", load, Kind::Bulk, params, ServerProgram::Peer)
@@ -91,6 +103,11 @@ pub(crate) fn run_stream(args: &StreamArgs) -> Result<(), BenchError> {
 
 /// Runs `netacc bench connect`.
 pub(crate) fn run_connect(args: &ConnectArgs) -> Result<(), BenchError> {
+    let requests = match (args.exchange, args.requests_per_connection) {
+        (0, None) => 0,
+        (0, Some(_)) => return Err(BenchError::Usage("--requests-per-connection: only with --exchange".into())),
+        (_, requests) => requests.unwrap_or(1),
+    };
     let load = LoadArgs {
         load: LoadName::Connect,
         size: args.exchange,
@@ -101,12 +118,19 @@ pub(crate) fn run_connect(args: &ConnectArgs) -> Result<(), BenchError> {
         histogram: args.common.record.is_some(),
         wakes: false,
         rewatch: false,
+        requests_per_connection: requests,
     };
     let mut common = args.common.clone();
     if common.seconds.is_none() {
         common.requests.get_or_insert(DEFAULT_CONNECTIONS);
     }
-    run(&common, "connect", load, Kind::Requests, json!({"exchange": args.exchange}), ServerProgram::Peer)
+    let measured = match requests {
+        0 => "connect",
+        1 => "connect to answer",
+        _ => "connect to last answer",
+    };
+    let params = json!({"exchange": args.exchange, "requests_per_connection": requests, "latency": measured});
+    run(&common, "connect", load, Kind::Requests, params, ServerProgram::Peer)
 }
 
 /// Runs `netacc bench memcached`.
@@ -124,6 +148,7 @@ pub(crate) fn run_memcached(args: &MemcachedArgs) -> Result<(), BenchError> {
         histogram: args.common.record.is_some(),
         wakes: false,
         rewatch: false,
+        requests_per_connection: 0,
     };
     let tests: Vec<&'static str> = args.tests.iter().map(|test| test.name()).collect();
     let params = json!({
@@ -193,6 +218,8 @@ struct LoadArgs {
     wakes: bool,
     /// Whether clients watch a connection anew after each message.
     rewatch: bool,
+    /// Of short connections.
+    requests_per_connection: u32,
 }
 
 /// The program that answers.
@@ -298,15 +325,19 @@ impl OwnLoad<'_> {
     fn least_bytes(&self, requests: u64) -> u64 {
         match self.load.load {
             LoadName::Stream | LoadName::Memcached => requests * self.load.size,
-            LoadName::Echo | LoadName::Connect => requests * self.load.size * 2,
+            LoadName::Echo => requests * self.load.size * 2,
+            LoadName::Connect => requests * u64::from(self.load.requests_per_connection) * self.load.size * 2,
         }
     }
 
     fn spawn(&self, role: &str, path: &Path, clients: u32, more: &[String]) -> Result<Proc, BenchError> {
-        let LoadArgs { load, size, mode, .. } = self.load;
+        let LoadArgs { load, size, mode, requests_per_connection, .. } = self.load;
         let mut command = self.stage.launcher.command(path, this_program());
         command.args(["bench-peer", role, "--load", load.name(), "--mode", mode.name()]);
         command.args(["--size", &size.to_string(), "--clients", &clients.to_string()]).args(more);
+        if load == LoadName::Connect {
+            command.args(["--requests-per-connection", &requests_per_connection.to_string()]);
+        }
         let name = format!("{} {role} {}", load.name(), path.name());
         Proc::spawn(command, &name, self.stage.workdir.path())
     }

@@ -111,6 +111,9 @@ struct LoadArgs {
     /// Requests in a message, of memcached
     #[arg(long, default_value_t = 1)]
     pipeline: usize,
+    /// Requests on each connection, of short ones
+    #[arg(long, default_value_t = 0)]
+    requests_per_connection: u32,
     /// Watch a connection anew after each message
     #[arg(long)]
     rewatch: bool,

@@ -76,10 +76,10 @@ fn draw_into(report: &Report, svg: &mut String) -> Drawn {
     for (row, (test, paths)) in rows.split_evenly((tests.len(), 1)).iter().zip(tests) {
         let panels = row.split_evenly((1, 3));
         let prefix = if test == report.bench { String::new() } else { format!("{}: ", test.to_uppercase()) };
-        let (unit, bars) = throughput(paths);
+        let (unit, bars) = throughput(report.counted(), paths);
         panel(&panels[0], &format!("{prefix}{unit}"), &bars)?;
         panel(&panels[1], &format!("{prefix}latency in µs: p50, and p99 (pale)"), &latency(paths))?;
-        let (unit, bars) = server_cpu(paths);
+        let (unit, bars) = server_cpu(report.counted(), paths);
         panel(&panels[2], &format!("{prefix}{unit}"), &bars)?;
     }
     root.present()?;
@@ -87,7 +87,7 @@ fn draw_into(report: &Report, svg: &mut String) -> Drawn {
 }
 
 fn headline(report: &Report) -> String {
-    let shown = ["clients", "size", "threads", "mode", "streams", "pipeline", "exchange"];
+    let shown = ["clients", "size", "threads", "mode", "streams", "pipeline", "exchange", "requests_per_connection"];
     let settings: Vec<_> = shown
         .iter()
         .filter_map(|name| Some(format!("{name} {}", report.params.get(name)?.to_string().trim_matches('"'))))
@@ -96,7 +96,7 @@ fn headline(report: &Report) -> String {
     format!("netacc bench {}: {}{doubt}", report.bench, settings.join(", "))
 }
 
-fn throughput(paths: &Paths) -> (&'static str, Vec<Bar>) {
+fn throughput(counted: &str, paths: &Paths) -> (String, Vec<Bar>) {
     let bulk = paths.values().any(|path| path.bytes_per_s.is_some());
     let value = |path: &PathResult| match path.bytes_per_s {
         Some(bytes) => bytes / f64::from(1 << 30),
@@ -109,14 +109,14 @@ fn throughput(paths: &Paths) -> (&'static str, Vec<Bar>) {
             thousands(value)
         }
     };
-    let unit = if bulk { "GiB per second" } else { "requests per second" };
+    let unit = if bulk { "GiB per second".to_owned() } else { format!("{counted} per second") };
     (unit, bars(paths, value, write, |path| path.ratio_to_tcp))
 }
 
-fn server_cpu(paths: &Paths) -> (&'static str, Vec<Bar>) {
+fn server_cpu(counted: &str, paths: &Paths) -> (String, Vec<Bar>) {
     let value = |path: &PathResult| path.server_cpu_s_per_gib.unwrap_or(path.server_cpu_s_per_million);
     let bulk = paths.values().any(|path| path.server_cpu_s_per_gib.is_some());
-    let unit = if bulk { "server CPU s per GiB" } else { "server CPU s per million requests" };
+    let unit = if bulk { "server CPU s per GiB".to_owned() } else { format!("server CPU s per million {counted}") };
     (unit, bars(paths, value, |value| format!("{value:.2}"), |path| path.ratio_server_cpu_to_tcp))
 }
 

@@ -37,6 +37,14 @@ pub struct Report {
 }
 
 impl Report {
+    /// What the rates and the processor time are for: connect counts whole connections.
+    pub(crate) fn counted(&self) -> &'static str {
+        match self.bench.as_str() {
+            "connect" => "connections",
+            _ => "requests",
+        }
+    }
+
     /// The results test by test.
     pub fn by_test(&self) -> Vec<(&str, &Paths)> {
         if self.tests.is_empty() {

@@ -14,7 +14,7 @@ pub(crate) fn render(report: &Report) -> String {
         let title = if test == report.bench { test.to_owned() } else { format!("{} {test}", report.bench) };
         let rounds = paths.values().map(|path| path.runs.len()).max().unwrap_or(0);
         text += &format!("netacc bench {title}: {}; median of {rounds} interleaved rounds\n", settings(report));
-        text += &table(paths).to_string();
+        text += &table(report.counted(), paths).to_string();
         text.push('\n');
     }
     let [load, ..] = machine.loadavg;
@@ -41,10 +41,11 @@ fn settings(report: &Report) -> String {
     shown.join(", ")
 }
 
-fn table(paths: &Paths) -> Table {
+fn table(counted: &str, paths: &Paths) -> Table {
     let bulk = paths.values().any(|path| path.bytes_per_s.is_some());
     let linked = paths.values().any(|path| path.link_share.is_some());
-    let mut header = vec!["path", if bulk { "GiB/s" } else { "requests/s" }, "to TCP (spread)"];
+    let rate = format!("{counted}/s");
+    let mut header = vec!["path", if bulk { "GiB/s" } else { &rate }, "to TCP (spread)"];
     header.extend(["p50 µs", "p99 µs", "p99.9 µs", "max µs"]);
     header.extend(if bulk { ["server CPU s/GiB", "client CPU s/GiB"] } else { ["server CPU s/M", "client CPU s/M"] });
     if linked {
