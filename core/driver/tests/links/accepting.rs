@@ -1,7 +1,7 @@
 //! Streams are to be promoted before the peer's program has accepted their connections.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
@@ -18,12 +18,15 @@ use crate::endpoints::{endpoint, finding};
 struct Counting {
     device: Arc<LoopbackDevice>,
     lookups: AtomicU32,
+    /// What other threads do during the next lookup.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Counting {
     fn endpoint(fabric: &Fabric) -> (Endpoint, Arc<Counting>) {
         let device = fabric.open(LoopbackConfig::shm());
-        let directory = Arc::new(Counting { device: device.clone(), lookups: AtomicU32::new(0) });
+        let directory =
+            Arc::new(Counting { device: device.clone(), lookups: AtomicU32::new(0), meanwhile: Mutex::default() });
         (finding(device, Some(directory.clone()), |_: &Event| {}, Deaf), directory)
     }
 
@@ -42,6 +45,10 @@ impl Directory for Counting {
     }
     fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)> {
         self.lookups.fetch_add(1, Ordering::Relaxed);
+        let meanwhile = self.meanwhile.lock().expect("no test panics here").take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
         self.device.lookup(tuple)
     }
     fn obstacle(&self, _: &FourTuple, _: bool) -> Option<Obstacle> {
@@ -155,4 +162,95 @@ fn the_search_ends() {
     client.progress(at(20_001));
     client.progress(at(20_002));
     assert_eq!((directory.take(), backlog(&client, "unaccepted")), (1, 1));
+}
+
+/// Breaks if a connection that asks again, as its operations do, delayed the next lookup, or brought it forward; or if a new one
+/// had to wait as long as those before it.
+#[test]
+fn the_next_lookup_is_soon_for_new_connections_alone() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, directory) = Counting::endpoint(&fabric);
+    let crowd = unaccepted(&client, 45_000..45_003);
+    assert_eq!(client.promote(&crowd[0]), Err(Reason::PeerNotAccepted));
+    let begun = client.progress(at(0));
+    assert_eq!(begun, Some(at(1)));
+    let half = Instant::ZERO + Duration::from_micros(500);
+    assert_eq!(client.promote(&crowd[1]), Err(Reason::PeerNotAccepted));
+    assert_eq!(client.progress(half), begun, "it does not put the others off");
+    pass_time(&client, at(1), at(5500));
+    let late = client.progress(at(5500)).expect("they wait");
+    assert!(late > at(5600), "{late:?}");
+    directory.take();
+    assert_eq!(client.promote(&crowd[1]), Err(Reason::PeerNotAccepted));
+    assert_eq!(directory.take(), 1);
+    assert_eq!(client.progress(at(5501)), Some(late), "it waits already");
+    assert_eq!(client.promote(&crowd[2]), Err(Reason::PeerNotAccepted));
+    assert_eq!(client.progress(at(5501)), Some(at(5502)), "it may be accepted in a moment");
+    directory.take();
+    client.progress(at(5502));
+    assert_eq!(directory.take(), 3, "each once");
+}
+
+/// Breaks if those that are accepted late, one after the other, were given up, or found only after the pause that grew meanwhile.
+#[test]
+fn a_service_that_accepts_slowly_is_not_given_up() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, directory), server) = (Counting::endpoint(&fabric), endpoint(&fabric));
+    let crowd = unaccepted(&client, 46_000..46_003);
+    crowd.iter().for_each(|near| client.enqueue_new(near));
+    // Another service accepts none.
+    let silent = FourTuple { remote: ([127, 0, 0, 1], 7000).into(), ..tuple(46_100) };
+    let silent = client.adopt(Role::Opener, silent, Box::new(anchor_pair(AnchorConfig::default()).0));
+    client.enqueue_new(&silent);
+    let mut accepted = Vec::new();
+    let mut begin = at(0);
+    for (port, seconds) in (46_000..46_003).zip([6, 12, 18]) {
+        pass_time(&client, begin, at(seconds * 1000));
+        accepted.push(accept(&server, port));
+        begin = at(seconds * 1000 + 1000);
+        let found = accepted.len();
+        let next = client.progress(begin);
+        assert_eq!(backlog(&client, "waiting"), found, "{seconds}");
+        let soon = Some(begin + Duration::from_millis(1));
+        assert!(found == 3 || next == soon, "the next may have been accepted, too: {next:?}");
+    }
+    assert_eq!(backlog(&client, "unaccepted"), 0, "the other one was given up");
+    pass_time(&client, begin, at(20_000));
+    // Nobody is before a later one.
+    directory.take();
+    let later = unaccepted(&client, 46_003..46_004);
+    client.enqueue_new(&later[0]);
+    assert_eq!((directory.take(), backlog(&client, "unaccepted")), (1, 1));
+}
+
+/// Breaks if giving one service up gave up the connections to another one.
+#[test]
+fn services_are_given_up_one_by_one() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), server) = (Counting::endpoint(&fabric), endpoint(&fabric));
+    let silent = FourTuple { remote: ([127, 0, 0, 1], 7000).into(), ..tuple(47_100) };
+    let silent = client.adopt(Role::Opener, silent, Box::new(anchor_pair(AnchorConfig::default()).0));
+    client.enqueue_new(&silent);
+    pass_time(&client, at(0), at(6000));
+    let crowd = unaccepted(&client, 47_000..47_001);
+    client.enqueue_new(&crowd[0]);
+    pass_time(&client, at(6000), at(13_000));
+    assert_eq!(backlog(&client, "unaccepted"), 1, "the first one alone is given up");
+    let _far = accept(&server, 47_000);
+    pass_time(&client, at(13_000), at(15_000));
+    assert_eq!((backlog(&client, "unaccepted"), backlog(&client, "waiting")), (0, 1));
+}
+
+/// Breaks if a connection that is closed while it is looked up waited on.
+#[test]
+fn a_connection_may_be_closed_while_it_is_looked_up() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, directory) = Counting::endpoint(&fabric);
+    let client: &'static Endpoint = Box::leak(Box::new(client));
+    let [near] = &unaccepted(client, 48_000..48_001)[..] else { panic!("one was opened") };
+    client.enqueue_new(near);
+    client.progress(at(0));
+    let closed = near.clone();
+    *directory.meanwhile.lock().expect("no test panics there") = Some(Box::new(move || client.forget(&closed)));
+    assert_eq!(client.progress(at(1)), None, "nothing is left to look up");
 }

@@ -13,6 +13,7 @@ mod holders;
 mod in_place;
 mod leaving;
 mod opening;
+mod put_off;
 mod records;
 mod silence;
 mod waiting;
