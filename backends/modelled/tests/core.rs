@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire};
 use netacc_device::{FourTuple, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, Sharing, StreamCell};
+use netacc_driver::loopback::Deaf;
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Sharing, StreamCell};
 use netacc_modelled::{Cluster, HostConfig, HostDevice, HostId};
 use netacc_proto::{CacheConfig, Role};
 use netacc_rnic::network::{LinkConfig, Topology};
@@ -16,19 +17,6 @@ use netacc_rnic::{Costs, NicConfig};
 /// Bits per second: a byte takes a nanosecond.
 const LINE: u64 = 8_000_000_000;
 const DELAY_NS: u64 = 1_000;
-
-struct Deaf;
-
-impl ReadySink for Deaf {
-    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
-        false
-    }
-    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
-    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
-        false
-    }
-    fn moved(&self, _: &Arc<StreamCell>) {}
-}
 
 fn endpoint(device: Arc<HostDevice>) -> Endpoint {
     let config = EndpointConfig {

@@ -26,6 +26,7 @@ mod datagram;
 mod endpoint;
 mod flow;
 mod link;
+pub mod loopback;
 mod mark;
 mod readiness;
 mod schedule;

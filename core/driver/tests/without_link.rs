@@ -13,6 +13,7 @@ use netacc_device::{
     Anchor, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, FourTuple, Instant,
     Operation, Payload, PeerAddress, QueuePairId, Receives, Region, RemoteRegion, WorkRequest, WorkRequestId,
 };
+use netacc_driver::loopback;
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, Spread, StreamCell, CONTEST_PATIENCE};
 use netacc_proto::{
     number_message, CacheConfig, ControlMessage, Credential, Failure, Hello, Immediate, MessageKind, Open,
@@ -47,16 +48,7 @@ fn configured(
         idle_after: netacc_driver::IDLE_AFTER,
         ..config
     };
-    let made = Endpoint::new(
-        device.clone(),
-        device.clone(),
-        device.clone(),
-        config,
-        Arc::new(Deaf),
-        Box::new(|| {}),
-        Box::new(nonce),
-    );
-    (made.expect("a loopback device has queues"), device)
+    (loopback::open(device.clone(), config, Deaf), device)
 }
 
 const KEY: &[u8] = b"the key of the two of them";

@@ -3,57 +3,25 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::{Anchor, FourTuple, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, StreamCell, PLEDGE_PATIENCE};
+use netacc_driver::loopback::{self, Deaf};
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, StreamCell, PLEDGE_PATIENCE};
 use netacc_proto::{CacheConfig, Reason, Role, TxSink};
 use netacc_socket::{
     Connection, Errno, Expected, Incoming, Limit, MemoryCall, Next, Outgoing, Receiving, RecvSocket, RecvWait,
     SendWait, Sending, SwitchPatience, Waited, JOIN_PATIENCE, REPLAY_PATIENCE, SWITCH_PATIENCE,
 };
 
-struct Owner;
-
-impl ReadySink for Owner {
-    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
-        false
-    }
-
-    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
-
-    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
-        false
-    }
-
-    fn moved(&self, _: &Arc<StreamCell>) {}
-}
-
 fn endpoint(fabric: &Fabric) -> Endpoint {
-    static NONCE: AtomicU64 = AtomicU64::new(1);
-    let config = EndpointConfig {
-        ring_len: 4096,
-        message_len: 1024,
-        sharing: Sharing::UpTo(1),
-        receive_depth: 64,
-        cache: CacheConfig { expire: None, max_all: 4, max_per: 4 },
-        trust_hints: true,
-        key: None,
-        stall_patience: None,
-        idle_after: netacc_driver::IDLE_AFTER,
-    };
-    let nonce = || {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
-        bytes
-    };
-    let device = fabric.open(LoopbackConfig::shm());
-    Endpoint::new(device.clone(), device.clone(), device, config, Arc::new(Owner), Box::new(|| {}), Box::new(nonce))
-        .expect("a loopback device has queues")
+    let config = loopback::config(1);
+    let cache = CacheConfig { expire: None, ..config.cache };
+    let config = EndpointConfig { cache, stall_patience: None, ..config };
+    loopback::open(fabric.open(LoopbackConfig::shm()), config, Deaf)
 }
 
 fn poll_no_link() -> bool {

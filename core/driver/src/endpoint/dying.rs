@@ -124,41 +124,16 @@ mod tests {
     use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
     use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
     use netacc_device::{FourTuple, UNKNOWN_STREAM};
-    use netacc_proto::{CacheConfig, Role};
+    use netacc_proto::Role;
 
     use super::super::promotions::Waiting;
     use super::*;
-    use crate::{EndpointConfig, Readiness, ReadySink, Sharing, StreamCell, IDLE_AFTER};
-
-    struct Deaf;
-
-    impl ReadySink for Deaf {
-        fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
-            false
-        }
-        fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
-        fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
-            false
-        }
-        fn moved(&self, _: &Arc<StreamCell>) {}
-    }
+    use crate::loopback::{self, Deaf};
+    use crate::{EndpointConfig, StreamCell};
 
     fn endpoint(fabric: &Fabric) -> Endpoint {
-        let device = fabric.open(LoopbackConfig::soft_roce());
-        let config = EndpointConfig {
-            ring_len: 4096,
-            message_len: 1024,
-            sharing: Sharing::UpTo(4),
-            receive_depth: 64,
-            cache: CacheConfig { expire: None, max_all: 4, max_per: 4 },
-            trust_hints: true,
-            key: None,
-            stall_patience: None,
-            idle_after: IDLE_AFTER,
-        };
-        let (cm, directory) = (device.clone(), device.clone());
-        let made = Endpoint::new(device, cm, directory, config, Arc::new(Deaf), Box::new(|| {}), Box::new(|| [7; 16]));
-        made.expect("a loopback device has queues")
+        let config = EndpointConfig { stall_patience: None, ..loopback::config(4) };
+        loopback::open(fabric.open(LoopbackConfig::soft_roce()), config, Deaf)
     }
 
     fn connect(opener: &Endpoint, acceptor: &Endpoint, port: u16) -> [Arc<StreamCell>; 2] {

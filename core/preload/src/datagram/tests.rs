@@ -5,13 +5,13 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
 
 use netacc_datagram::{Marks, Reclaimed};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::{FourTuple, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, ReceivingFlow, SendingFlow, Sharing, StreamCell};
-use netacc_proto::{CacheConfig, FlowProof, Reason};
+use netacc_driver::loopback;
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, ReceivingFlow, SendingFlow, StreamCell};
+use netacc_proto::{FlowProof, Reason};
 use parking_lot::Mutex;
 
 use super::*;
@@ -50,22 +50,8 @@ impl ReadySink for Owner {
 }
 
 fn endpoint(fabric: &Fabric, owner: Owner) -> &'static Endpoint {
-    let device = fabric.open(LoopbackConfig::erdma());
-    let config = EndpointConfig {
-        ring_len: 4096,
-        message_len: 1024,
-        sharing: Sharing::UpTo(4),
-        receive_depth: 64,
-        cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 4, max_per: 4 },
-        trust_hints: true,
-        key: None,
-        stall_patience: None,
-        idle_after: netacc_driver::IDLE_AFTER,
-    };
-    static NONCE: AtomicU64 = AtomicU64::new(1);
-    let draw = Box::new(|| u128::from(NONCE.fetch_add(1, Ordering::Relaxed)).to_le_bytes());
-    let made = Endpoint::new(device.clone(), device.clone(), device, config, Arc::new(owner), Box::new(|| {}), draw);
-    Box::leak(Box::new(made.expect("a loopback device has queues")))
+    let config = EndpointConfig { stall_patience: None, ..loopback::config(4) };
+    Box::leak(Box::new(loopback::open(fabric.open(LoopbackConfig::erdma()), config, owner)))
 }
 
 fn run(endpoint: &Endpoint) {

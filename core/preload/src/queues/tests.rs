@@ -1,49 +1,18 @@
 //! The helper's checks of links, and the queue of a link on which a stream is being opened.
 
-use std::time::Duration;
-
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::FourTuple;
-use netacc_driver::{EndpointConfig, ReadySink, Sharing};
-use netacc_proto::{CacheConfig, Role};
+use netacc_driver::loopback::{self, Deaf};
+use netacc_driver::EndpointConfig;
+use netacc_proto::Role;
 
 use super::*;
 
-struct Owner;
-
-impl ReadySink for Owner {
-    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
-
-    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
-        true
-    }
-
-    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
-        false
-    }
-
-    fn moved(&self, _: &Arc<StreamCell>) {}
-}
-
 /// An endpoint that puts all streams to a peer on one link.
 fn endpoint(fabric: &Fabric) -> Endpoint {
-    let device = fabric.open(LoopbackConfig::shm());
-    let config = EndpointConfig {
-        ring_len: 4096,
-        message_len: 1024,
-        sharing: Sharing::UpTo(2 * FEW),
-        receive_depth: 64,
-        cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 4, max_per: 4 },
-        trust_hints: true,
-        key: None,
-        stall_patience: None,
-        idle_after: netacc_driver::IDLE_AFTER,
-    };
-    static NONCE: AtomicU64 = AtomicU64::new(1);
-    let draw = Box::new(|| u128::from(NONCE.fetch_add(1, Ordering::Relaxed)).to_le_bytes());
-    let made = Endpoint::new(device.clone(), device.clone(), device, config, Arc::new(Owner), Box::new(|| {}), draw);
-    made.expect("a loopback device has queues")
+    let config = EndpointConfig { stall_patience: None, ..loopback::config(2 * FEW) };
+    loopback::open(fabric.open(LoopbackConfig::shm()), config, Deaf)
 }
 
 /// A connection, of which the opener's stream waits to be promoted.
