@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.apps.lib.compiling import compile_program
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.modes import Mode
-from tests.apps.lib.paths import PROGRAMS, RESULTS, binaries, missing_binaries
+from tests.apps.lib.paths import RESULTS, binaries, missing_binaries
 from tests.apps.lib.results import Result, Results
 
 RESULTS_KEY = pytest.StashKey[Results]()
@@ -51,10 +52,7 @@ def public_tmp() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def old_kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that starts others as on a kernel without the younger system calls."""
-    built = tmp_path_factory.mktemp("old_kernel") / "old_kernel"
-    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / "old_kernel.c"], check=True, timeout=60)
-    return built
+    return compile_program(tmp_path_factory.mktemp("old_kernel"), "old_kernel")
 
 
 @pytest.fixture

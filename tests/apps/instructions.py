@@ -10,7 +10,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.compiling import compile_program
+from tests.apps.lib.paths import binaries
 from tests.apps.lib.tracing import traced
 
 CALLS = ("send", "recv")
@@ -24,10 +25,7 @@ _TIMEOUT = 120
 
 def build(folder: Path, name: str = "instructions") -> Path:
     """The program whose calls are counted, or another one."""
-    built = folder / name
-    flags = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / f"{name}.c"], check=True, timeout=60)
-    return built
+    return compile_program(folder, name)
 
 
 def of_call(folder: Path, program: Path, call: str) -> float:

@@ -13,16 +13,15 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.apps.lib.paths import PROGRAMS, binaries
-
-FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
+from tests.apps.lib.compiling import compile_program
+from tests.apps.lib.paths import binaries
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and what it is counted with."""
+    """A program in C, and what it is counted with."""
 
-    source: str
+    program: str
     #: Round trips of two runs. Their difference is counted, because both begin in the same way.
     few: int
     many: int
@@ -31,8 +30,8 @@ class Case:
 
 
 CASES = {
-    "awake": Case("instructions.c", 1_000, 51_000, 100),
-    "asleep": Case("ping_pong.c", 500, 3_500, 0),
+    "awake": Case("instructions", 1_000, 51_000, 100),
+    "asleep": Case("ping_pong", 500, 3_500, 0),
 }
 
 
@@ -55,8 +54,7 @@ def counted(folder: Path, command: list[str | Path], **env: str) -> Counter[str]
 
 def of_round_trip(folder: Path, case: Case) -> float:
     """Of both ends, and of the library's own threads meanwhile."""
-    program = folder / Path(case.source).stem
-    subprocess.run(["gcc", *FLAGS, "-o", program, PROGRAMS / case.source], check=True, timeout=60)
+    program = compile_program(folder, case.program)
     launcher: list[str | Path] = [binaries() / "netacc_run", "-P", str(case.poll_ms), program]
     few, many = (calls(folder, [*launcher, str(trips)]) for trips in (case.few, case.many))
     return (many - few) / (case.many - case.few)

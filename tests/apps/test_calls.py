@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.apps.lib.compiling import compile_c
 from tests.apps.lib.counters import query
 from tests.apps.lib.paths import REPO, binaries
 
@@ -380,11 +381,7 @@ CONDITIONS = {"mptcp": permits_multipath}
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs, built."""
     program = tmp_path_factory.mktemp("calls") / "calls"
-    sources = sorted(SOURCES.glob("*.c"))
-    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    libraries = ["-luring", "-laio"]
-    subprocess.run(["gcc", *flags, "-o", program, *sources, *libraries], check=True, timeout=300)
-    return program
+    return compile_c(program, *sorted(SOURCES.glob("*.c")), "-O1", "-pthread", "-luring", "-laio")
 
 
 @dataclass(frozen=True)
@@ -566,9 +563,7 @@ def test_functions_of_a_module_that_is_loaded_are_found(tmp_path: Path) -> None:
     """Its calls of liburing and libaio arrive at the library, to which those are not visible."""
     module = tmp_path / "module.so"
     source = REPO / "tests/apps/programs/module/module.c"
-    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    libraries = ["-luring", "-laio"]
-    subprocess.run(["gcc", *flags, "-o", module, source, *libraries], check=True, timeout=60)
+    compile_c(module, source, "-shared", "-fPIC", "-luring", "-laio")
     program: list[str | Path] = [sys.executable, "-c", LOADS, module]
     natively = run(program)
     assert natively == "0 1\nstatus 0"

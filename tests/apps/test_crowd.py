@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.compiling import compile_program
+from tests.apps.lib.paths import binaries
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -62,10 +63,7 @@ class Program:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("crowd") / "crowd"
-    flags = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, "-o", program, PROGRAMS / "crowd.c"], check=True, timeout=60)
-    return program
+    return compile_program(tmp_path_factory.mktemp("crowd"), "crowd")
 
 
 @pytest.fixture

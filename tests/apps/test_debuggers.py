@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.apps.lib import golang
+from tests.apps.lib.compiling import compile_c
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.paths import PROGRAMS, REPO
 
@@ -81,9 +82,8 @@ def test_gdb_stops_a_static_program(kind: str, lab: Lab) -> None:
         names, total = [f"main.{name}" for name in names], "'main.total'"
         golang.build(program, golang.MODES[kind], source=SOURCES / "debugged")
     else:
-        flags = ["-static", "-no-pie", "-g", "-O1", "-Wall", "-Wextra", "-Werror"]
-        words: list[str | Path] = [COMPILERS[kind], *flags, "-o", program, SOURCES / "debugged.c"]
-        subprocess.run(words, check=True, timeout=60)
+        flags = ["-static", "-no-pie", "-g", "-O1"]
+        compile_c(program, SOURCES / "debugged.c", *flags, compiler=COMPILERS[kind])
     script.write_text(GDB.format(program=program, function=names[0], total=total))
     printed = _debug(program, ["gdb", "-q", "-nx", "-batch", "-p", "{pid}", "-x", script], "prepared", lab)
     frames = [line.split(" (")[0].split()[-1] for line in printed.splitlines() if line.startswith("#")]

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.apps.lib import counters
+from tests.apps.lib.compiling import compile_program
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.net import free_port, inside, wait_listening
-from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.paths import binaries
 from tests.apps.lib.process import Process
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -111,11 +112,7 @@ def test_configuration_missing(lab: Lab) -> None:
 
 
 def compile_client(lab: Lab, *flags: str) -> Path:
-    program = lab.folder / "plain_client"
-    subprocess.run(
-        ["gcc", "-O1", "-Wall", "-Werror", *flags, "-o", program, PROGRAMS / "plain_client.c"], check=True
-    )
-    return program
+    return compile_program(lab.folder, "plain_client", *flags)
 
 
 def test_static_program_that_is_not_to_be_changed(lab: Lab) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.apps.lib.compiling import compile_c
 from tests.apps.lib.paths import PROGRAMS, binaries
 
 pytestmark = pytest.mark.usefixtures("library")
 
-FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
 CALLS = 100
 #: Of each call, besides those of the program: all assembly, so they are alike in each build. While nothing is
 #: accelerated, writing to a connection costs as much as reading a file: the descriptor decides.
@@ -39,12 +39,10 @@ def counted(steps: Path, *command: str | Path) -> list[float]:
 def test_calls_of_the_kernel_cost_as_many_instructions_as_recorded(tmp_path: Path) -> None:
     """Breaks if a call that is not the library's saves registers, or comes to the library at all."""
     sources = PROGRAMS / "static"
-    built = {name: tmp_path / name for name in ("steps", "sections")}
-    subprocess.run(["gcc", *FLAGS, "-o", built["steps"], sources / "steps.c"], check=True, timeout=60)
-    static = ["gcc", "-static", *FLAGS]
-    subprocess.run([*static, "-o", built["sections"], sources / "sections.c"], check=True, timeout=60)
-    plain = counted(built["steps"], built["sections"])
-    patched = counted(built["steps"], binaries() / "netacc_run", built["sections"])
+    steps = compile_c(tmp_path / "steps", sources / "steps.c")
+    sections = compile_c(tmp_path / "sections", sources / "sections.c", "-static")
+    plain = counted(steps, sections)
+    patched = counted(steps, binaries() / "netacc_run", sections)
     added = dict(zip(ADDED, (b - a for a, b in zip(plain, patched, strict=True)), strict=True))
     for call, recorded in ADDED.items():
         assert abs(added[call] - recorded) <= TOLERANCE * recorded, (

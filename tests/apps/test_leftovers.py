@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.compiling import compile_program
+from tests.apps.lib.paths import binaries
 from tests.apps.test_calls import WAITS, run
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -33,9 +34,7 @@ def root(need_condition: Callable[[str, bool], None]) -> None:
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("limits") / "limits"
-    subprocess.run(["gcc", "-std=gnu17", "-O1", "-o", built, PROGRAMS / "limits.c"], check=True, timeout=60)
-    return built
+    return compile_program(tmp_path_factory.mktemp("limits"), "limits")
 
 
 def namespace_of(pid: int | str) -> str:

@@ -4,14 +4,14 @@ result."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.compiling import compile_program
+from tests.apps.lib.paths import binaries
 from tests.apps.test_calls import run
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -26,10 +26,7 @@ ROUNDS = 3000
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`programs/limits.c`, built, where every user can run it."""
-    built = tmp_path_factory.mktemp("limits") / "limits"
-    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / "limits.c"], check=True, timeout=60)
-    return built
+    return compile_program(tmp_path_factory.mktemp("limits"), "limits")
 
 
 @dataclass

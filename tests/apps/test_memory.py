@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.apps.lib import counters
+from tests.apps.lib.compiling import compile_program
 from tests.apps.lib.lab import Lab
-from tests.apps.lib.paths import PROGRAMS
 from tests.apps.lib.process import Process
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -31,10 +30,7 @@ PATIENCE_S = 20.0
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("idle") / "idle"
-    flags = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / "idle.c"], check=True, timeout=60)
-    return built
+    return compile_program(tmp_path_factory.mktemp("idle"), "idle")
 
 
 def memory(process: Process) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps import system_calls
-from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.compiling import compile_program
+from tests.apps.lib.paths import binaries
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -43,10 +43,7 @@ POLLS = 6
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("promotion") / "promotion"
-    source = PROGRAMS / "promotion.c"
-    subprocess.run(["gcc", *system_calls.FLAGS, "-o", built, source], check=True, timeout=60)
-    return built
+    return compile_program(tmp_path_factory.mktemp("promotion"), "promotion")
 
 
 def test_a_promotion_takes_exactly_these_calls(program: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.apps.lib.compiling import compile_c, compile_program
 from tests.apps.lib.paths import PROGRAMS, binaries
 
 SOURCE = PROGRAMS / "sanitized.c"
@@ -56,12 +57,8 @@ class Done:
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The program in every build."""
     folder = tmp_path_factory.mktemp("sanitized")
-    common = ["gcc", "-std=gnu17", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", str(SOURCE)]
-    built = {}
-    for name, flags in BUILDS.items():
-        built[name] = folder / name
-        subprocess.run([*common, *flags, "-o", str(built[name])], check=True, timeout=120)
-    return built
+    common = ["-g", "-O1", "-pthread"]
+    return {name: compile_c(folder / name, SOURCE, *common, *flags) for name, flags in BUILDS.items()}
 
 
 def run(folder: Path, command: list[str | Path], **environment: str) -> Done:
@@ -138,9 +135,7 @@ def test_started_programs_have_no_runtime(build: str, programs: dict[str, Path],
 @pytest.mark.usefixtures("library")
 def test_no_fork_finds_the_library_allocating(tmp_path: Path) -> None:
     """A child inherits locks that are held. Without the library none is: the program has one thread."""
-    program = tmp_path / "unguarded"
-    flags = ["-std=gnu17", "-O1", "-fno-builtin", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, "-o", program, PROGRAMS / "unguarded.c"], check=True, timeout=60)
+    program = compile_program(tmp_path, "unguarded", "-fno-builtin")
     natively = run(tmp_path, [program, "40"])
     assert (natively.status, natively.out, natively.err) == (0, "80 of 80 children were right\n", "")
     seen = accelerated(tmp_path, [program, "40"])

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.compiling import compile_program
+from tests.apps.lib.paths import binaries
 from tests.apps.system_calls import counted
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -38,10 +39,7 @@ ADDED_ONCE = 150
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("short") / "short"
-    flags = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / "short.c"], check=True, timeout=60)
-    return built
+    return compile_program(tmp_path_factory.mktemp("short"), "short")
 
 
 @pytest.mark.parametrize("requests", [0, 1, 5, 10])

@@ -15,6 +15,7 @@ import pytest
 
 from tests.apps.lib import counters, golang
 from tests.apps.lib.client import DONE, read_report
+from tests.apps.lib.compiling import compile_c
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.lib.paths import PROGRAMS, binaries
@@ -28,16 +29,16 @@ CONNECTIONS = 4
 #: The rest goes over TCP, before the connections are on links.
 SHARE = 0.5
 
-C_FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
+#: The compiler, and how it links.
 COMPILERS = {
-    "glibc": ["gcc", "-static", *C_FLAGS],
-    "glibc-pie": ["gcc", "-static-pie", *C_FLAGS],
-    "musl": ["musl-gcc", "-static", *C_FLAGS],
+    "glibc": ("gcc", ["-static"]),
+    "glibc-pie": ("gcc", ["-static-pie"]),
+    "musl": ("musl-gcc", ["-static"]),
 }
 #: The same in other forms, each in one test.
 FORMS = {
-    "glibc-stripped": [*COMPILERS["glibc"], "-s"],
-    "musl-stripped": [*COMPILERS["musl"], "-s"],
+    "glibc-stripped": ("gcc", ["-static", "-s"]),
+    "musl-stripped": ("musl-gcc", ["-static", "-s"]),
 }
 RUST = {
     "rust": [],
@@ -63,6 +64,12 @@ os.execve(copy, sys.argv[1:], os.environ)
 Build = Callable[[str], Path]
 
 
+def compile_static(program: Path, kind: str, name: str) -> None:
+    """Makes a program of `programs/static/NAME.c`."""
+    compiler, flags = (COMPILERS | FORMS)[kind]
+    compile_c(program, SOURCES / f"{name}.c", "-pthread", *flags, compiler=compiler)
+
+
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """Builds a program at its first use."""
@@ -80,8 +87,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
         elif kind in GO:
             golang.build(program, golang.MODES[kind])
         else:
-            words = (COMPILERS | FORMS)[kind]
-            subprocess.run([*words, "-o", program, SOURCES / "echo.c"], check=True, timeout=60)
+            compile_static(program, kind, "echo")
         return program
 
     return built
@@ -220,8 +226,7 @@ def test_signals_flood_a_static_program(kind: str, numbers: list[int], build: Bu
 
 
 def test_a_program_that_cannot_be_changed_as_a_whole_runs_plainly(lab: Lab) -> None:
-    program = lab.folder / "unmovable"
-    subprocess.run(["gcc", "-static", "-O1", "-o", program, SOURCES / "unmovable.c"], check=True, timeout=60)
+    program = compile_c(lab.folder / "unmovable", SOURCES / "unmovable.c", "-static", "-O1")
     result = subprocess.run(
         [binaries() / "netacc_run", program],
         capture_output=True,
@@ -242,10 +247,8 @@ def test_a_function_that_only_frames_name_stays_where_it_is(sections: str, lab: 
 
     Breaks if the frames are not read: the function's first instructions move with the system call before it.
     """
-    program = lab.folder / "computed"
-    source = SOURCES / "computed.c"
     options = ["-static", "-s", "-O1", "-Wl,--no-eh-frame-hdr"]
-    subprocess.run(["gcc", *options, "-o", program, source], check=True, timeout=60)
+    program = compile_c(lab.folder / "computed", SOURCES / "computed.c", *options)
     if sections == "without":
         file = bytearray(program.read_bytes())
         # Where the headers of the sections are, and how many.
@@ -260,7 +263,7 @@ def test_a_function_that_only_frames_name_stays_where_it_is(sections: str, lab: 
 def test_a_handler_has_its_stack_whatever_call_it_interrupts(kind: str, stack: str, lab: Lab) -> None:
     """Breaks if a call of the handler uses the part of the library's stack that the interrupted call has."""
     program = lab.folder / kind
-    subprocess.run([*COMPILERS[kind], "-o", program, SOURCES / "handlers.c"], check=True, timeout=60)
+    compile_static(program, kind, "handlers")
     assert lab.run("handlers", [program, stack], accelerated=True) == "done\n"
 
 
@@ -316,7 +319,7 @@ def test_a_program_that_is_started_by_a_descriptor_sees_what_the_kernel_shows(wa
     Its environment does not have the library, which adds itself.
     """
     program = lab.folder / "descriptors"
-    subprocess.run([*COMPILERS["musl"], "-o", program, SOURCES / "descriptors.c"], check=True, timeout=60)
+    compile_static(program, "musl", "descriptors")
     shutil.copy(program, lab.folder / "copy")
     printed = lab.run("natively", [program, way])
     accelerated = lab.start("accelerated", [program, way], accelerated=True)
@@ -329,7 +332,7 @@ def test_a_program_that_is_started_by_a_descriptor_sees_what_the_kernel_shows(wa
 def test_children_and_threads_by_clone3(kind: str, lab: Lab) -> None:
     """Breaks if a thread does not end as the kernel ends it, or a fork forgets what the kernel was to do."""
     program = lab.folder / kind
-    subprocess.run([*COMPILERS[kind], "-o", program, SOURCES / "clones.c"], check=True, timeout=60)
+    compile_static(program, kind, "clones")
     printed = lab.run("natively", [program])
     assert printed.splitlines()[-1] == "last: 51 1 400"
     assert lab.run("accelerated", [program], accelerated=True) == printed
@@ -386,7 +389,7 @@ def test_a_child_of_go_has_a_descriptor(
 def test_a_program_finds_in_its_process_what_the_kernel_provides(kind: str, lab: Lab) -> None:
     """Registers, heap, start, thread pointers, handlers, children, threads, and the file of the program."""
     program = lab.folder / kind
-    subprocess.run([*COMPILERS[kind], "-o", program, SOURCES / "process.c"], check=True, timeout=60)
+    compile_static(program, kind, "process")
     printed = lab.run("natively", [program])
     assert printed.splitlines()[-1] == "end: 0"
     accelerated = lab.start("accelerated", [program], accelerated=True)
@@ -415,5 +418,5 @@ def test_doctor_says_how_a_program_will_run(build: Build, tmp_path: Path) -> Non
     source, library = tmp_path / "shared.c", tmp_path / "shared.so"
     mark = '__attribute__((section(".go.buildinfo"))) int mark = 1;'
     source.write_text(f"#include <unistd.h>\n{mark}\nint used(void) {{ return getppid(); }}\n")
-    subprocess.run(["gcc", "-shared", "-o", library, source], check=True, timeout=60)
+    compile_c(library, source, "-shared")
     assert "is a shared library in Go: its Go code stays on TCP" in finding(library)

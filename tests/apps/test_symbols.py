@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.compiling import compile_program
+from tests.apps.lib.paths import binaries
 from tests.apps.test_calls import run
 
 LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
@@ -77,9 +78,8 @@ PRINTS = {
 @pytest.mark.parametrize("flags", PRINTS)
 def test_an_older_version_does_what_it_did(flags: tuple[str, ...], tmp_path: Path) -> None:
     """Breaks if a program that was linked before a function changed got the function of today."""
-    program, script, counted = tmp_path / "versions", tmp_path / "script", tmp_path / "counted"
-    warnings = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *warnings, *flags, "-o", program, PROGRAMS / "versions.c"], check=True, timeout=60)
+    program = compile_program(tmp_path, "versions", *flags)
+    script, counted = tmp_path / "script", tmp_path / "counted"
     script.write_text("echo a script\n")
     script.chmod(0o755)
     assert run([program, script]) == PRINTS[flags]

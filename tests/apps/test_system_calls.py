@@ -15,6 +15,7 @@ import pytest
 
 from tests.apps import system_calls
 from tests.apps.lib import golang
+from tests.apps.lib.compiling import compile_c
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.lib.paths import PROGRAMS, binaries
@@ -134,9 +135,7 @@ def _server(way: str, port: int, folder: Path) -> list[str | Path]:
             golang.build(program, golang.MODES["go"])
             return [program, "serve", str(port)]
         case "read":
-            source = PROGRAMS / "static/echo.c"
-            flags = [*system_calls.FLAGS, "-pthread"]
-            subprocess.run(["musl-gcc", "-static", *flags, "-o", program, source], check=True, timeout=60)
+            compile_c(program, PROGRAMS / "static/echo.c", "-static", "-pthread", compiler="musl-gcc")
             return [program, "serve", str(port)]
         case _:
             return [sys.executable, "-m", "tests.apps.programs.echo_by", way, str(port)]

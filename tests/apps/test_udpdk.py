@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.apps.lib.compiling import compile_c
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.net import free_port
 from tests.apps.lib.paths import REPO, binaries
@@ -27,10 +28,9 @@ pytestmark = pytest.mark.usefixtures("library")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built examples."""
     folder = tmp_path_factory.mktemp("udpdk")
-    flags = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{FOLDER / 'include'}"]
-    link = [f"-L{binaries()}", "-ludpdk", "-lm", f"-Wl,-rpath,{binaries()}"]
+    link = [f"-I{FOLDER / 'include'}", f"-L{binaries()}", "-ludpdk", "-lm", f"-Wl,-rpath,{binaries()}"]
     for source in (FOLDER / "examples").glob("*.c"):
-        subprocess.run(["gcc", *flags, "-o", folder / source.stem, source, *link], check=True, timeout=60)
+        compile_c(folder / source.stem, source, *link)
     return folder
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.compiling import compile_program
+from tests.apps.lib.paths import binaries
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -22,10 +23,7 @@ SPINS_ON_ONE_PROCESSOR = 0.2
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("waiting") / "ping_pong"
-    flags = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / "ping_pong.c"], check=True, timeout=60)
-    return built
+    return compile_program(tmp_path_factory.mktemp("waiting"), "ping_pong")
 
 
 def waits(folder: Path, command: list[str | Path]) -> list[tuple[int, int]]:
