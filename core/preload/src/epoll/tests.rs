@@ -1,11 +1,18 @@
 //! The count of streams that are away from the kernel. While it is wrong, a wait still finds everything: by the kernel alone, and then
-//! late, or by looking at links in vain.
+//! late, or by looking at links in vain. And what a check of a stream that moves asks the kernel for.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
+use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
+use netacc_device::FourTuple;
+use netacc_driver::loopback::{self, Deaf};
+use netacc_proto::Role;
+
 use super::*;
+use crate::os::poll::ASKED;
 
 const ON_LINK: Readiness = Readiness::WRITABLE;
 
@@ -126,4 +133,38 @@ fn time_outs_are_rounded_up() {
     let nanoseconds = [None, Some(0), Some(1), Some(1_000_000), Some(1_000_001), Some(u64::MAX)];
     let rounded = nanoseconds.map(|ns| waiting::milliseconds(ns.map(Duration::from_nanos)));
     assert_eq!(rounded, [-1, 0, 1, 1, 2, c_int::MAX]);
+}
+
+/// Breaks if each check of a connection that moves onto a link took a system call, though the program does not want the events
+/// of the direction that is still the kernel's.
+#[test]
+fn the_kernel_is_asked_for_wanted_events_alone() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let [client, server] =
+        [(); 2].map(|()| loopback::open(fabric.open(LoopbackConfig::shm()), loopback::config(1), Deaf));
+    let end = |port| ([127, 0, 0, 1], port).into();
+    let tuple = FourTuple { local: end(40_000), remote: end(6379) };
+    let (near, far, _) = anchor_pair(AnchorConfig::default());
+    let far = server.adopt(Role::Acceptor, tuple.reversed(), Box::new(far));
+    server.publish(&far);
+    let near = client.adopt(Role::Opener, tuple, Box::new(near));
+    client.promote(&near).expect("the acceptor is published");
+    for turn in (0..20).map(Instant::from_nanos) {
+        if far.readiness() == BOTH_KERNEL {
+            client.progress(turn);
+            client.poll(client.default_cq());
+            server.progress(turn);
+        }
+    }
+    assert_eq!(far.readiness(), Readiness::KERNEL_TX, "the acceptor expects the opener's switch");
+    let (socket, _peer) = UnixStream::pair().expect("a pair of sockets");
+    for (wanted, asks) in [(libc::EPOLLIN, 0), (libc::EPOLLIN | libc::EPOLLOUT, 1)] {
+        let mut interest = Interest::kernels(wanted as u32, 7);
+        interest.stream = Some(far.clone());
+        let before = ASKED.get();
+        let answer = interest.check(socket.as_raw_fd());
+        assert_eq!(ASKED.get() - before, asks);
+        let expected = if asks == 0 { Answer::Nothing } else { Answer::Events(libc::EPOLLOUT as u32) };
+        assert!(answer == expected);
+    }
 }

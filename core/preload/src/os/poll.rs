@@ -11,8 +11,16 @@ use libc::{pollfd, sigset_t, timespec};
 use super::errno::{errno, set_errno};
 use super::{limits, real};
 
+#[cfg(test)]
+thread_local! {
+    /// Calls of [`ready_events`] by this thread.
+    pub(crate) static ASKED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// The result of `poll` for one descriptor now.
 pub(crate) fn ready_events(fd: c_int, events: i16) -> i16 {
+    #[cfg(test)]
+    ASKED.set(ASKED.get() + 1);
     let mut one = [pollfd { fd, events, revents: 0 }];
     let now = timespec { tv_sec: 0, tv_nsec: 0 };
     wait(&mut one, &now, std::ptr::null());
