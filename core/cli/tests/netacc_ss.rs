@@ -257,6 +257,8 @@ fn a_listener_that_misbehaves_gets_one_line_and_no_patience() {
         (b"{\"version\":1,\"pid\":1", "sent an invalid answer: EOF while parsing"),
         (b"{\"version\":1,\"pid\":1,\"sock\":7}", "sent an invalid answer: invalid type"),
         (b"{\"version\":2,\"pids\":[]}", "answers in version 2, netacc_ss reads version 1"),
+        (b"{\"version\":2,\"pid\":1}", "answers in version 2, netacc_ss reads version 1"),
+        (b"{\"pid\":1}", "sent an invalid answer: missing field `version`"),
     ] {
         let _library = Library::answering(answer);
         let (status, stdout, stderr) = query_this_process("");

@@ -13,6 +13,30 @@ use crate::value::ConfigValue;
 /// The version that this crate writes and reads.
 pub const VERSION: u32 = 1;
 
+/// A document that a process answers with.
+pub trait Answer: serde::de::DeserializeOwned {
+    /// The version in which it was written.
+    fn version(&self) -> u32;
+}
+
+impl Answer for Snapshot {
+    fn version(&self) -> u32 {
+        self.version
+    }
+}
+
+impl Answer for Traced {
+    fn version(&self) -> u32 {
+        self.version
+    }
+}
+
+impl Answer for Switched {
+    fn version(&self) -> u32 {
+        self.version
+    }
+}
+
 /// Named counters; the names are the library's own.
 pub type Counters = BTreeMap<String, u64>;
 

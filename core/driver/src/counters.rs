@@ -1,6 +1,7 @@
 //! Counters. Plain relaxed atomics for the process, plain integers per stream (under its lock).
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use netacc_proto::Reason;
@@ -20,6 +21,17 @@ pub struct StreamCounters {
     pub tx_bytes_tcp: u64,
     /// Payload bytes read from the anchor.
     pub rx_bytes_tcp: u64,
+}
+
+impl AddAssign for StreamCounters {
+    fn add_assign(&mut self, other: StreamCounters) {
+        self.tx_bytes_link += other.tx_bytes_link;
+        self.rx_bytes_link += other.rx_bytes_link;
+        self.tx_msgs_link += other.tx_msgs_link;
+        self.rx_msgs_link += other.rx_msgs_link;
+        self.tx_bytes_tcp += other.tx_bytes_tcp;
+        self.rx_bytes_tcp += other.rx_bytes_tcp;
+    }
 }
 
 macro_rules! counters {

@@ -357,14 +357,10 @@ fn totals(rt: &Runtime) -> Counters {
             .into_iter()
             .map(|(name, count)| (name.to_owned(), count)),
     );
-    let mut add = |c: &StreamCounters| {
-        for (name, n) in named(c) {
-            *all.entry(name.to_owned()).or_default() += n;
-        }
-    };
+    let mut open = StreamCounters::default();
     if let Some(endpoint) = rt.endpoint() {
         for cell in endpoint.streams() {
-            add(&cell.lock(endpoint).counters());
+            open += cell.lock(endpoint).counters();
         }
     }
     // An instance may have several descriptors.
@@ -372,13 +368,16 @@ fn totals(rt: &Runtime) -> Counters {
     for (fd, entry) in table::entries() {
         match &*entry {
             Entry::Stream(sock) if sock.stream.is_none() && sock.fd.load(Ordering::Relaxed) == fd => {
-                add(&counted_by_kernel(fd));
+                open += counted_by_kernel(fd);
             }
             Entry::Epoll(instance) => {
                 instances.insert(Arc::as_ptr(&entry), instance.waits());
             }
             _ => {}
         }
+    }
+    for (name, n) in named(&open) {
+        *all.entry(name.to_owned()).or_default() += n;
     }
     let ended = rt.ended_epoll_waits.load(Ordering::Relaxed);
     all.insert("epoll_waits".into(), ended + instances.values().sum::<u64>());
@@ -433,10 +432,7 @@ fn links(rt: &Runtime, endpoint: &Endpoint) -> Vec<QueuePairStats> {
         let c = guard.counters();
         drop(guard);
         let (sum, _) = carried.entry(qp).or_insert((StreamCounters::default(), cell.tuple().remote));
-        sum.rx_msgs_link += c.rx_msgs_link;
-        sum.rx_bytes_link += c.rx_bytes_link;
-        sum.tx_msgs_link += c.tx_msgs_link;
-        sum.tx_bytes_link += c.tx_bytes_link;
+        *sum += c;
     }
     let mut links: Vec<QueuePairStats> = endpoint
         .links()
@@ -538,9 +534,7 @@ fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
 /// TCP sockets that the library has not seen being created: the program was started with them, and has not accepted
 /// from them.
 fn unknown() -> Vec<SocketStats> {
-    let names = netacc_descriptors::read_names("/proc/self/fd").unwrap_or_default();
-    let numbers = names.iter().filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
-    numbers
+    (0..end_of_descriptors())
         .filter(|fd| table::get(*fd).is_none() && peer::is_tcp(*fd))
         .map(|fd| {
             let remote = peer::name(fd, real::getpeername);
@@ -564,6 +558,14 @@ fn unknown() -> Vec<SocketStats> {
             }
         })
         .collect()
+}
+
+/// A number above those of all descriptors of the process. It may have 20,000, and the kernel needs 44 ms to list them in
+/// /proc/self/fd for the first time. To ask for each number takes a millisecond.
+fn end_of_descriptors() -> RawFd {
+    let status = netacc_descriptors::read_text("/proc/thread-self/status").unwrap_or_default();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
+    size.unwrap_or_else(table::end)
 }
 
 fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketStats {

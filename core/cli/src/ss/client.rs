@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use netacc_config::stats::{Snapshot, VERSION};
+use netacc_config::stats::{Answer, Snapshot, VERSION};
 use nix::errno::Errno;
 use nix::sys::socket::{
     connect, getsockopt, sendmsg, setsockopt, socket, sockopt, AddressFamily, ControlMessage, MsgFlags, SockFlag,
@@ -117,7 +117,7 @@ pub fn fetch(pid: u32, sections: &str) -> Result<Snapshot, FetchError> {
 ///
 /// # Errors
 /// See [`FetchError`].
-pub fn query<T: serde::de::DeserializeOwned>(pid: u32, request: &str) -> Result<T, FetchError> {
+pub fn query<T: Answer>(pid: u32, request: &str) -> Result<T, FetchError> {
     query_with(pid, request, None)
 }
 
@@ -125,11 +125,7 @@ pub fn query<T: serde::de::DeserializeOwned>(pid: u32, request: &str) -> Result<
 ///
 /// # Errors
 /// See [`FetchError`].
-pub fn query_with<T: serde::de::DeserializeOwned>(
-    pid: u32,
-    request: &str,
-    passed: Option<BorrowedFd<'_>>,
-) -> Result<T, FetchError> {
+pub fn query_with<T: Answer>(pid: u32, request: &str, passed: Option<BorrowedFd<'_>>) -> Result<T, FetchError> {
     let deadline = Instant::now() + TIMEOUT;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FetchError::NoAnswer(pid),
@@ -222,18 +218,21 @@ fn read_all(pid: u32, stream: &mut UnixStream, deadline: Instant) -> Result<Vec<
     }
 }
 
-fn decode<T: serde::de::DeserializeOwned>(pid: u32, answer: &[u8]) -> Result<T, FetchError> {
+/// Of 20,000 connections an answer has 13 MB, so it is read once. In another version its fields may differ.
+fn decode<T: Answer>(pid: u32, answer: &[u8]) -> Result<T, FetchError> {
     #[derive(serde::Deserialize)]
     struct Versioned {
         version: u64,
     }
-    let bad = |source| FetchError::BadAnswer { pid, source };
-    // The version is read first, because the other fields may differ in another version.
-    let Versioned { version } = serde_json::from_slice(answer).map_err(bad)?;
+    let decoded: Result<T, _> = serde_json::from_slice(answer);
+    let version = match &decoded {
+        Ok(decoded) => u64::from(decoded.version()),
+        Err(_) => serde_json::from_slice(answer).map_or(VERSION.into(), |Versioned { version }| version),
+    };
     if version != u64::from(VERSION) {
         return Err(FetchError::OtherVersion { pid, version });
     }
-    serde_json::from_slice(answer).map_err(bad)
+    decoded.map_err(|source| FetchError::BadAnswer { pid, source })
 }
 
 /// The user of the process, if it exists and is visible.
