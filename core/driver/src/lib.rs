@@ -11,6 +11,7 @@
 //! * [`PromotionSchedule`]: the times at which a connection tries to get a link.
 //! * [`Mark`]: points on the way of a stream's bytes, for a trace.
 //! * [`Readiness`]: the result that `poll` would report for a stream, readable without a lock.
+//! * [`loopback`]: endpoints on loopback devices, for tests.
 //!
 //! It has no thread and no clock of its own, and never blocks: the library calls it from the program's threads and from
 //! a helper, the simulator from its scheduler.
