@@ -8,6 +8,7 @@
 //! * [`guard`]: the stream while it is locked; every change of it is flushed before it is unlocked.
 //! * [`transfer`]: bytes on the link.
 //! * [`short`]: a short message that has no other effect.
+//! * [`rest`]: bytes of a stream that the kernel alone has.
 //! * [`cork`]: bytes that are held back.
 //! * [`anchor`]: records and replay on the anchor, and its end.
 //! * [`stall`]: leaving a link whose peer reads nothing.
@@ -30,6 +31,7 @@ mod flush;
 mod growth;
 mod guard;
 mod inner;
+mod rest;
 mod short;
 mod source;
 mod stall;

@@ -244,7 +244,15 @@ impl Runtime {
 /// after this call checks the kernel first.
 #[inline]
 pub fn in_kernel<R>(call: impl FnOnce() -> R) -> R {
-    let Some(endpoint) = get().and_then(Runtime::endpoint) else { return call() };
+    match get().and_then(Runtime::endpoint) {
+        Some(endpoint) => in_kernel_of(endpoint, call),
+        None => call(),
+    }
+}
+
+/// As [`in_kernel`], of a process with this endpoint.
+#[inline]
+pub fn in_kernel_of<R>(endpoint: &Endpoint, call: impl FnOnce() -> R) -> R {
     if !endpoint.uses_links() {
         // The first message on a link announces it together with all earlier ones: most short connections are spared that.
         let result = call();

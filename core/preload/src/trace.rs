@@ -147,7 +147,8 @@ pub(crate) fn is_running() -> bool {
 }
 
 /// Whether events are recorded now: a trace runs, and has a window open.
-#[inline]
+// Always: each short call has it.
+#[inline(always)]
 pub(crate) fn is_recording() -> bool {
     is_running() && Window::open().is_some()
 }

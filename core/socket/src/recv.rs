@@ -152,7 +152,14 @@ impl Receiving {
         }
         let ended = self.stage == Stage::Ended;
         self.stage = Stage::Looked;
-        match step(connection, socket, self.done, ended) {
+        let step = step(connection, socket, self.done, ended);
+        self.take_step(connection, socket, step)
+    }
+
+    /// The result of an attempt decides how the call goes on.
+    #[inline]
+    fn take_step<S: RecvSocket>(&mut self, connection: Connection<'_>, socket: &mut S, step: Step) -> Next<RecvWait> {
+        match step {
             Step::Ended => self.end(socket),
             Step::Moved(n) => {
                 self.done += n;
@@ -167,6 +174,18 @@ impl Receiving {
             Step::Failed(error) => moved_or(self.done, error),
             Step::Blocked => self.pass(connection, socket),
         }
+    }
+
+    /// The environment has made the first attempt itself, while the kernel alone had the stream: so many bytes were received, fewer
+    /// than the call waits for, or none because none were there. Call it instead of the first [`attempt`](Receiving::attempt).
+    pub fn go_on_after<S: RecvSocket>(
+        &mut self,
+        connection: Connection<'_>,
+        socket: &mut S,
+        received: usize,
+    ) -> Next<RecvWait> {
+        self.stage = Stage::Looked;
+        self.take_step(connection, socket, if received > 0 { Step::Moved(received) } else { Step::Blocked })
     }
 
     /// Whether the call has looked for bytes before it waits.

@@ -183,7 +183,25 @@ impl Sending {
     /// Sends as many bytes as possible now. Call it first, and after [`Next::Again`].
     #[inline]
     pub fn attempt<S: SendSocket>(&mut self, connection: Connection<'_>, socket: &mut S) -> Next<SendWait> {
-        match step(connection, socket, self.done, self.nonblocking) {
+        let step = step(connection, socket, self.done, self.nonblocking);
+        self.take_step(connection, socket, step)
+    }
+
+    /// The environment has made the first attempt itself, while the kernel alone had the stream: so many bytes were sent, fewer
+    /// than the call has, or none because there was no room. Call it instead of the first [`attempt`](Sending::attempt).
+    pub fn go_on_after<S: SendSocket>(
+        &mut self,
+        connection: Connection<'_>,
+        socket: &mut S,
+        sent: usize,
+    ) -> Next<SendWait> {
+        self.take_step(connection, socket, if sent > 0 { Step::Moved(sent) } else { Step::Blocked })
+    }
+
+    /// The result of an attempt decides how the call goes on.
+    #[inline]
+    fn take_step<S: SendSocket>(&mut self, connection: Connection<'_>, socket: &mut S, step: Step) -> Next<SendWait> {
+        match step {
             Step::Moved(n) => {
                 self.done += n;
                 if self.done >= socket.len() {

@@ -360,3 +360,63 @@ fn a_read_that_does_not_wait_looks_first() {
     let next = recv_on(&mut receiving, &pair, &mut call, Next::Again);
     assert!(matches!(next, Next::Done(Ok(5))), "{next:?}");
 }
+
+/// The direct way of a send on TCP, with this outcome of the kernel's call.
+fn send_at_rest(pair: &Pair, outcome: Result<usize, Errno>) -> Option<Result<usize, Errno>> {
+    pair.near.send_at_rest(|| outcome)
+}
+
+/// Breaks if bytes that the kernel has moved the direct way were not counted: the link would begin at another position.
+#[test]
+fn bytes_moved_at_rest_are_counted_as_those_of_the_steps() {
+    let pair = Pair::new(AnchorConfig::default());
+    let mut call = pair.sending(100);
+    let (_, next) = send(&pair, &mut call, true);
+    assert!(matches!(next, Next::Done(Ok(100))), "{next:?}");
+    assert_eq!(send_at_rest(&pair, Ok(40)), Some(Ok(40)));
+    assert_eq!(send_at_rest(&pair, Err(Errno::PIPE)), Some(Err(Errno::PIPE)));
+    assert_eq!(pair.near.receive_at_rest(|| Ok::<_, Errno>(7)), Some(Ok(7)));
+    let guard = pair.near.lock(&pair.client);
+    let counted = guard.counters();
+    assert_eq!((counted.tx_bytes_tcp, counted.rx_bytes_tcp), (140, 7));
+    assert_eq!(guard.proto().positions(), (140, 7));
+}
+
+/// Breaks if the kernel carried bytes of a stream that is on its way to a link, on it, or has ended there.
+#[test]
+fn a_stream_that_is_not_at_rest_takes_the_steps() {
+    let never = || -> Result<usize, Errno> { panic!("the kernel is called") };
+    for pair in [Pair::pledged(AnchorConfig::default()), Pair::linked()] {
+        assert_eq!(pair.near.send_at_rest(never), None);
+        assert_eq!(pair.near.receive_at_rest(never), None);
+    }
+}
+
+/// Breaks if a call lost or repeated bytes that the kernel has sent the direct way, or did not wait where it has to.
+#[test]
+fn a_call_goes_on_behind_the_attempt_of_the_direct_way() {
+    let pair = Pair::new(AnchorConfig::default());
+    let mut call = pair.sending(100);
+    let mut sending = Sending::begin(pair.connection(), &mut call, true);
+    let next = sending.go_on_after(pair.connection(), &mut call, 30);
+    assert!(matches!(next, Next::Again), "{next:?}");
+    let next = send_on(&mut sending, &pair, &mut call, next);
+    assert!(matches!(next, Next::Done(Ok(100))), "{next:?}");
+    assert_eq!(pair.near.lock(&pair.client).counters().tx_bytes_tcp, 70, "the environment has counted the others");
+    // No room, and no bytes.
+    let mut call = pair.sending(100);
+    let mut sending = Sending::begin(pair.connection(), &mut call, false);
+    let next = sending.go_on_after(pair.connection(), &mut call, 0);
+    assert!(matches!(next, Next::Wait(SendWait::Room(IDLE))), "{next:?}");
+    let mut room = [0; 10];
+    let mut call = pair.receiving(&mut room);
+    let mut receiving = Receiving::begin(pair.connection(), &mut call, 1, false);
+    let next = receiving.go_on_after(pair.connection(), &mut call, 0);
+    assert!(matches!(next, Next::Wait(RecvWait::Data(IDLE))) && receiving.has_looked(), "{next:?}");
+    // Fewer than the call waits for.
+    let mut receiving = Receiving::begin(pair.connection(), &mut call, 10, false);
+    let next = receiving.go_on_after(pair.connection(), &mut call, 4);
+    assert!(matches!(next, Next::Again), "{next:?}");
+    let next = recv_on(&mut receiving, &pair, &mut call, next);
+    assert!(matches!(next, Next::Wait(RecvWait::Data(Limit { idle: false, .. }))), "{next:?}");
+}

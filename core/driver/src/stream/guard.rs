@@ -232,14 +232,7 @@ impl LockedStream<'_> {
     /// How bytes move now.
     #[inline]
     pub(crate) fn flow(&self) -> Flow {
-        let inner = &*self.inner;
-        if self.is_steady() {
-            Flow::Link
-        } else if inner.proto.is_at_rest() && inner.attached.is_none() && !inner.sending.cork.is_pending() {
-            Flow::Anchor
-        } else {
-            Flow::Changing
-        }
+        self.inner.flow()
     }
 
     /// The path of writes now.
@@ -307,11 +300,9 @@ impl LockedStream<'_> {
     /// `n` bytes of the program went to the anchor.
     #[inline]
     fn anchor_sent(&mut self, n: usize) {
-        self.inner.proto.anchor_sent(n as u64);
-        self.inner.tcp.carried.written += n as u64;
+        self.inner.count_anchor_sent(n as u64);
         let position = self.inner.tcp.carried.written;
         self.endpoint.mark(self.cell, &self.inner.proto, Mark::AnchorSent { position }, 0);
-        self.inner.counters.tx_bytes_tcp += n as u64;
     }
 
     /// `n` bytes of the program were read from the anchor. If a record may come next, and bytes are there, they are
@@ -321,11 +312,9 @@ impl LockedStream<'_> {
         if self.inner.proto.awaits_reader() {
             self.require_marker();
         }
-        self.inner.proto.anchor_received(n as u64);
-        self.inner.tcp.carried.read += n as u64;
+        self.inner.count_anchor_received(n as u64);
         let position = self.inner.tcp.carried.read;
         self.endpoint.mark(self.cell, &self.inner.proto, Mark::AnchorRead { position }, 0);
-        self.inner.counters.rx_bytes_tcp += n as u64;
         if self.rx_source() == RxSource::Record {
             self.progress_anchor(false);
         }

@@ -34,6 +34,18 @@ impl Inner {
         known
     }
 
+    /// How bytes move now.
+    #[inline]
+    pub(super) fn flow(&self) -> Flow {
+        if self.is_steady() {
+            Flow::Link
+        } else if self.proto.is_at_rest() && self.attached.is_none() && !self.sending.cork.is_pending() {
+            Flow::Anchor
+        } else {
+            Flow::Changing
+        }
+    }
+
     /// Neither side uses the stream's resources on its link any more. A CLOSE that found the queue full is still to go.
     pub(crate) fn is_idle(&self) -> bool {
         let proto = &self.proto;

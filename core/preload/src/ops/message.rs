@@ -56,8 +56,9 @@ impl Target<'_> {
     unsafe fn recv(self, iov: &[iovec], flags: c_int) -> isize {
         if let [v] = iov {
             // SAFETY: passed on.
-            if let Some(received) = unsafe { io::receive_direct(self.sock, v.iov_base, v.iov_len, flags) } {
-                return received as isize;
+            let tried = unsafe { io::receive_direct(self.entry, self.sock, self.fd, v.iov_base, v.iov_len, flags) };
+            if let Some(received) = tried {
+                return received;
             }
         }
         // SAFETY: passed on.
@@ -70,8 +71,9 @@ impl Target<'_> {
     unsafe fn send(self, iov: &[iovec], flags: c_int) -> isize {
         if let [v] = iov {
             // SAFETY: passed on.
-            if let Some(sent) = unsafe { io::send_direct(self.sock, v.iov_base, v.iov_len, flags) } {
-                return sent as isize;
+            if let Some(sent) = unsafe { io::send_direct(self.entry, self.sock, self.fd, v.iov_base, v.iov_len, flags) }
+            {
+                return sent;
             }
         }
         // SAFETY: passed on.
@@ -139,8 +141,8 @@ fn check(iov: &[iovec]) -> Result<&[iovec], c_int> {
 #[inline(always)]
 pub unsafe fn read(t: Target<'_>, buf: *mut c_void, len: usize) -> isize {
     // SAFETY: as the C function.
-    if let Some(received) = unsafe { io::receive_direct(t.sock, buf, len, 0) } {
-        return received as isize;
+    if let Some(received) = unsafe { io::receive_direct(t.entry, t.sock, t.fd, buf, len, 0) } {
+        return received;
     }
     // SAFETY: as the C function.
     unsafe { read_in_steps(t.again(), buf, len) }
@@ -168,8 +170,8 @@ unsafe fn read_in_steps(t: Target<'_>, buf: *mut c_void, len: usize) -> isize {
 #[inline(always)]
 pub unsafe fn write(t: Target<'_>, buf: *const c_void, len: usize) -> isize {
     // SAFETY: as the C function.
-    if let Some(sent) = unsafe { io::send_direct(t.sock, buf, len, 0) } {
-        return sent as isize;
+    if let Some(sent) = unsafe { io::send_direct(t.entry, t.sock, t.fd, buf, len, 0) } {
+        return sent;
     }
     // SAFETY: as the C function.
     unsafe { write_in_steps(t.again(), buf, len) }
@@ -240,8 +242,8 @@ pub unsafe fn recvfrom(
 ) -> isize {
     if addr.is_null() {
         // SAFETY: as the C function.
-        if let Some(received) = unsafe { io::receive_direct(t.sock, buf, len, flags) } {
-            return received as isize;
+        if let Some(received) = unsafe { io::receive_direct(t.entry, t.sock, t.fd, buf, len, flags) } {
+            return received;
         }
     }
     // SAFETY: as the C function.
@@ -531,8 +533,8 @@ pub unsafe fn sendto(
 ) -> isize {
     if addr.is_null() {
         // SAFETY: as the C function.
-        if let Some(sent) = unsafe { io::send_direct(t.sock, buf, len, flags) } {
-            return sent as isize;
+        if let Some(sent) = unsafe { io::send_direct(t.entry, t.sock, t.fd, buf, len, flags) } {
+            return sent;
         }
     }
     // SAFETY: as the C function.

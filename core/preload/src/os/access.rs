@@ -101,7 +101,7 @@ pub(super) fn landing(pc: usize) -> Option<usize> {
 }
 
 /// How many of the `len` bytes at `first` can be read, up to the first that cannot.
-#[inline]
+#[inline(always)]
 pub fn readable<T>(first: *const T, len: usize) -> usize {
     reach(first as usize, len, |address| {
         // SAFETY: a fault is reported, and the byte is discarded.

@@ -104,7 +104,7 @@ impl Socket {
 
     /// Whether another process may have changed the open file description.
     #[inline]
-    fn shares_description(&self) -> bool {
+    pub fn shares_description(&self) -> bool {
         self.stream.as_ref().is_some_and(|cell| cell.is_shared() || cell.is_pinned())
     }
 

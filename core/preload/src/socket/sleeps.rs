@@ -33,6 +33,12 @@ impl Sleeps {
         self.0.store(AHEAD, Ordering::Relaxed);
     }
 
+    /// Whether the next receive is to sleep before it looks for bytes.
+    #[inline]
+    pub fn are_expected(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether this receive is to sleep before it looks for bytes. It makes one system call less then if it finds none,
     /// and one more if it does.
     pub fn take(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Queries of the driver alone: memory that may be freed, work that is pending.
 
 use crate::ring::RxRing;
-use crate::stream::{Attempt, Control, PeerFin, RxState, Shutdown, Stream, TxState};
+use crate::stream::{Attempt, Control, PeerFin, RxState, Shutdown, Stream, TxSink, TxState};
 use crate::wire::MessageKind;
 
 impl Stream {
@@ -37,6 +37,7 @@ impl Stream {
             && self.controls.is_empty()
             && self.anchor.records.is_empty()
             && self.revived().is_none()
+            && self.tx_sink() == TxSink::Anchor
     }
 
     /// Whether the peer still takes bytes of this side from the link, so that messages about them make sense.

@@ -1,22 +1,42 @@
-//! The direct way of a short call that moves bytes on a link: see `send_direct` and `receive_direct` of
-//! [`Endpoint`](netacc_driver::Endpoint), which check the stream.
+//! The direct way of a short call that moves bytes, on a link or on TCP.
 //!
-//! This module checks the socket's part of the preconditions:
-//! * the connection is on a link, as far as can be seen without its lock;
-//! * the call has one buffer, whose memory is accessible, and no flag or option that gives it another meaning;
-//! * no path choice measures the connection, and no trace records it;
-//! * a receive may return any number of bytes, and no watcher waits for them.
+//! On a link see `send_direct` and `receive_direct` of [`Endpoint`](netacc_driver::Endpoint), which check the stream, and on TCP
+//! `send_at_rest` and `receive_at_rest` of [`StreamCell`](netacc_driver::StreamCell). This module checks the socket's part of the
+//! preconditions:
+//! * the call has one buffer, and no flag or option that gives it another meaning;
+//! * no path choice measures the connection, no trace records it, and no error waits for the call;
+//! * SO_RCVLOWAT does not make a receive wait.
 //!
-//! A call that does not meet them, or finds no bytes or no room, takes the steps of `core/socket`.
+//! On a link also:
+//! * the connection is there, as far as can be seen without its lock;
+//! * the memory of the buffer is accessible, and the program has not corked the connection;
+//! * a receive may return any number of bytes, and no watcher waits for those that it takes.
+//!
+//! On TCP also, for a receive: it is not one that had better sleep before it looks for bytes, and no other process may have changed
+//! SO_RCVLOWAT.
+//!
+//! A call that does not meet them takes the steps of `core/socket`. So does one that finds no bytes or no room on a link. On TCP
+//! the kernel has been called then, so such a call goes on with what the kernel has returned.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
+use libc::iovec;
 use netacc_driver::Readiness;
+use netacc_socket::{Connection, KernelError};
 
+use super::call::{kernel_result, Target};
+use super::promotion::count_operation;
+use super::recv::recv_rest;
+use super::send::{end_failed, send_rest};
+use crate::ops::message::single;
 use crate::os::access::{self, is_beyond};
-use crate::runtime;
+use crate::os::errno::fail;
+use crate::os::immediate;
+use crate::runtime::{self, in_kernel_of};
 use crate::socket::Socket;
+use crate::table::Entry;
 use crate::{batch, trace};
 
 /// Flags that have no meaning for a call that need not wait and does not fail.
@@ -25,14 +45,25 @@ const WITHOUT_EFFECT: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 /// The longest message that is sent the direct way. Arbitrary: the copy of a longer one costs more than all else.
 const SHORT: usize = 4096;
 
-/// Sends one buffer. `None`: nothing is sent.
+/// Sends one buffer. `None`: nothing is sent. Otherwise the result of the call.
 ///
 /// # Safety
 /// The mapped part of the buffer is readable.
 // Always: it is the whole of a short call, and the calls that have it are few.
 #[inline(always)]
-pub unsafe fn send(sock: &Socket, buf: *const c_void, len: usize, flags: c_int) -> Option<usize> {
-    let cell = sock.stream.as_ref().filter(|cell| !cell.readiness().contains(Readiness::KERNEL_TX))?;
+pub unsafe fn send(
+    entry: &Arc<Entry>,
+    sock: &Socket,
+    fd: c_int,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+) -> Option<isize> {
+    let cell = sock.stream.as_ref()?;
+    if cell.readiness().contains(Readiness::KERNEL_TX) {
+        // SAFETY: passed on.
+        return unsafe { send_on_tcp(entry, fd, buf, len, flags) };
+    }
     let endpoint = runtime::get()?.endpoint()?;
     // All are rare: one branch.
     let corked = sock.options.cork.load(Ordering::Relaxed);
@@ -49,17 +80,28 @@ pub unsafe fn send(sock: &Socket, buf: *const c_void, len: usize, flags: c_int) 
         batch::take_back_write();
         return None;
     }
-    Some(len)
+    Some(len as isize)
 }
 
-/// Receives into one buffer. `None`: nothing is received.
+/// Receives into one buffer. `None`: nothing is received. Otherwise the result of the call.
 ///
 /// # Safety
 /// The mapped part of the buffer is the caller's to write.
 // Always: as for `send`.
 #[inline(always)]
-pub unsafe fn receive(sock: &Socket, buf: *mut c_void, len: usize, flags: c_int) -> Option<usize> {
-    let cell = sock.stream.as_ref().filter(|cell| !cell.readiness().contains(Readiness::KERNEL_RX))?;
+pub unsafe fn receive(
+    entry: &Arc<Entry>,
+    sock: &Socket,
+    fd: c_int,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+) -> Option<isize> {
+    let cell = sock.stream.as_ref()?;
+    if cell.readiness().contains(Readiness::KERNEL_RX) {
+        // SAFETY: passed on.
+        return unsafe { receive_on_tcp(entry, fd, buf, len, flags) };
+    }
     let endpoint = runtime::get()?.endpoint()?;
     let plain =
         flags & !WITHOUT_EFFECT == 0 && cell.low_water() == 1 && sock.answers.is_none() && !trace::is_recording();
@@ -72,5 +114,134 @@ pub unsafe fn receive(sock: &Socket, buf: *mut c_void, len: usize, flags: c_int)
         endpoint.receive_direct(cell, sock.is_watched(), (to, len), |wanted| access::writable(to, wanted) == wanted)
     }?;
     batch::count_read();
-    Some(received)
+    Some(received as isize)
+}
+
+/// Sends one buffer on TCP.
+///
+/// # Safety
+/// As `send(2)`.
+// Cold, because the caller saves registers for calls on links, which are faster.
+#[cold]
+#[inline(never)]
+unsafe fn send_on_tcp(entry: &Arc<Entry>, fd: c_int, buf: *const c_void, len: usize, flags: c_int) -> Option<isize> {
+    let Entry::Stream(sock) = &**entry else { return None };
+    let cell = sock.stream.as_ref()?;
+    let rt = runtime::get()?;
+    let endpoint = rt.endpoint()?;
+    if !is_usual(sock, flags) {
+        return None;
+    }
+    batch::count_write(endpoint);
+    let quietly = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: passed on.
+    let send = || kernel_result(in_kernel_of(endpoint, || unsafe { immediate::send(fd, buf, len, quietly) }));
+    match cell.send_at_rest(send) {
+        Some(Ok(sent)) if sent == len => {
+            count_operation(rt, sock, cell);
+            Some(sent as isize)
+        }
+        Some(tried) => {
+            let target = Target { rt, entry, sock, connection: Connection { endpoint, cell } };
+            // SAFETY: passed on.
+            Some(unsafe { go_on_sending(target, fd, &[single(buf, len)], flags, tried) })
+        }
+        None => {
+            batch::take_back_write();
+            None
+        }
+    }
+}
+
+/// The kernel has not sent all of a call.
+///
+/// # Safety
+/// As `sendmsg(2)`.
+#[cold]
+unsafe fn go_on_sending(
+    target: Target<'_>,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    tried: Result<usize, KernelError>,
+) -> isize {
+    match tried {
+        // SAFETY: passed on.
+        Ok(sent) => unsafe { send_rest(target, fd, iov, flags, sent) },
+        Err(KernelError::WouldBlock) if may_not_wait(target.sock, flags) => fail(libc::EAGAIN),
+        // SAFETY: passed on.
+        Err(KernelError::WouldBlock) => unsafe { send_rest(target, fd, iov, flags, 0) },
+        Err(KernelError::Ended(error) | KernelError::Call(error)) => end_failed(error, flags),
+    }
+}
+
+/// Receives into one buffer on TCP.
+///
+/// # Safety
+/// As `recv(2)`.
+// Cold: as `send_on_tcp`.
+#[cold]
+#[inline(never)]
+unsafe fn receive_on_tcp(entry: &Arc<Entry>, fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> Option<isize> {
+    let Entry::Stream(sock) = &**entry else { return None };
+    let cell = sock.stream.as_ref()?;
+    let rt = runtime::get()?;
+    let endpoint = rt.endpoint()?;
+    let any = cell.low_water() == 1 && !sock.shares_description();
+    if !is_usual(sock, flags & !libc::MSG_WAITALL) || len == 0 || !any || sock.sleeps.are_expected() {
+        return None;
+    }
+    // SAFETY: passed on.
+    let receive =
+        || kernel_result(unsafe { immediate::recv(fd, buf, len, flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT) });
+    let tried = cell.receive_at_rest(receive)?;
+    match tried {
+        Ok(0) => Some(0),
+        Ok(received) if received == len || flags & libc::MSG_WAITALL == 0 => {
+            batch::count_read();
+            count_operation(rt, sock, cell);
+            Some(received as isize)
+        }
+        _ => {
+            let target = Target { rt, entry, sock, connection: Connection { endpoint, cell } };
+            // SAFETY: passed on.
+            Some(unsafe { go_on_receiving(target, fd, &[single(buf, len)], flags, tried) })
+        }
+    }
+}
+
+/// The kernel has not received all that a call waits for.
+///
+/// # Safety
+/// As `recvmsg(2)`.
+#[cold]
+unsafe fn go_on_receiving(
+    target: Target<'_>,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    tried: Result<usize, KernelError>,
+) -> isize {
+    match tried {
+        // SAFETY: passed on.
+        Ok(received) => unsafe { recv_rest(target, fd, iov, flags, received) },
+        Err(KernelError::WouldBlock) if may_not_wait(target.sock, flags) => fail(libc::EAGAIN),
+        // SAFETY: passed on.
+        Err(KernelError::WouldBlock) => unsafe { recv_rest(target, fd, iov, flags, 0) },
+        Err(KernelError::Ended(error) | KernelError::Call(error)) => fail(error.0),
+    }
+}
+
+/// Whether nothing but the kernel has a say in a call on TCP.
+#[inline(always)]
+fn is_usual(sock: &Socket, flags: c_int) -> bool {
+    let failed = sock.deferred_error.load(Ordering::Relaxed) != 0;
+    // Both are rare: one branch.
+    flags & !WITHOUT_EFFECT == 0 && !(failed | sock.answers.is_some()) && !trace::is_recording()
+}
+
+/// Whether the call certainly does not wait.
+#[inline]
+fn may_not_wait(sock: &Socket, flags: c_int) -> bool {
+    flags & libc::MSG_DONTWAIT != 0 || sock.never_waits()
 }

@@ -45,7 +45,7 @@ fn leave_slow_link(rt: &Runtime, answers: &Answers, cell: &Arc<StreamCell>) {
 
 /// Counts an operation, and requests promotion when it is time.
 #[inline]
-fn count_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
+pub(super) fn count_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
     if !cell.readiness().contains(Readiness::KERNEL_TX) {
         return;
     }

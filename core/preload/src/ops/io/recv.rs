@@ -63,8 +63,29 @@ pub unsafe fn recv_in_steps(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &
     };
     let connection = target.connection;
     let mut call = Call { target, fd, iov, len, flags, waiting: None, direction: Incoming };
-    let mut receiving = Receiving::begin(connection, &mut call, least, nonblocking);
-    let mut next = Next::Again;
+    let receiving = Receiving::begin(connection, &mut call, least, nonblocking);
+    take_steps(call, receiving, Next::Again)
+}
+
+/// Makes the rest of a call whose first attempt the kernel has made with the stream at rest: see [`Receiving::go_on_after`].
+/// Without MSG_WAITALL the call waits for any number of bytes.
+///
+/// # Safety
+/// `iov` describes writable memory.
+#[cold]
+pub(super) unsafe fn recv_rest(target: Target<'_>, fd: c_int, iov: &[iovec], flags: c_int, received: usize) -> isize {
+    let Some(len) = total(iov) else { return fail(libc::EINVAL) };
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || target.sock.never_waits();
+    let mut call = Call { target, fd, iov, len, flags, waiting: None, direction: Incoming };
+    let least = if flags & libc::MSG_WAITALL != 0 { len } else { 1 };
+    let mut receiving = Receiving::begin(target.connection, &mut call, least, nonblocking);
+    let next = receiving.go_on_after(target.connection, &mut call, received);
+    take_steps(call, receiving, next)
+}
+
+#[inline]
+fn take_steps(mut call: Call<'_, Incoming>, mut receiving: Receiving, mut next: Next<RecvWait>) -> isize {
+    let Target { sock, connection, .. } = call.target;
     loop {
         next = match next {
             Next::Again => receiving.attempt(connection, &mut call),

@@ -72,8 +72,28 @@ pub unsafe fn send_in_steps(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &
     }
     let connection = target.connection;
     let mut call = Call { target, fd, iov, len, flags, waiting: None, direction: Outgoing { more } };
-    let mut sending = Sending::begin(connection, &mut call, nonblocking);
-    let mut next = Next::Again;
+    let sending = Sending::begin(connection, &mut call, nonblocking);
+    take_steps(call, sending, Next::Again)
+}
+
+/// Makes the rest of a call whose first attempt the kernel has made with the stream at rest: see [`Sending::go_on_after`].
+///
+/// # Safety
+/// `iov` describes readable memory.
+#[cold]
+pub(super) unsafe fn send_rest(target: Target<'_>, fd: c_int, iov: &[iovec], flags: c_int, sent: usize) -> isize {
+    let Some(len) = total(iov) else { return fail(libc::EINVAL) };
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || target.sock.never_waits();
+    let more = target.sock.options.cork.load(Ordering::Relaxed);
+    let mut call = Call { target, fd, iov, len, flags, waiting: None, direction: Outgoing { more } };
+    let mut sending = Sending::begin(target.connection, &mut call, nonblocking);
+    let next = sending.go_on_after(target.connection, &mut call, sent);
+    take_steps(call, sending, next)
+}
+
+#[inline]
+fn take_steps(mut call: Call<'_, Outgoing>, mut sending: Sending, mut next: Next<SendWait>) -> isize {
+    let connection = call.target.connection;
     loop {
         next = match next {
             Next::Again => sending.attempt(connection, &mut call),
@@ -82,7 +102,7 @@ pub unsafe fn send_in_steps(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &
                 sending.resume(connection, &mut call, waited)
             }
             Next::Done(Ok(sent)) => return sent as isize,
-            Next::Done(Err(error)) => return end_failed(error, flags),
+            Next::Done(Err(error)) => return end_failed(error, call.flags),
         };
     }
 }
@@ -104,7 +124,7 @@ unsafe fn send_without_stream(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov:
 
 /// Ends a call that has sent nothing and has failed.
 #[cold]
-fn end_failed(error: Errno, flags: c_int) -> isize {
+pub(super) fn end_failed(error: Errno, flags: c_int) -> isize {
     if error == Errno::PIPE && flags & libc::MSG_NOSIGNAL == 0 {
         raise_sigpipe();
     }
