@@ -269,20 +269,18 @@ impl Layout {
             }
             taken
         };
-        let mut free = None;
-        for e in window.clone() {
-            let is_same = e.key.load(Acquire) == key;
-            if !is_same && free.is_some() {
-                continue;
+        // The same connection again: its former holder is stale or handed it over.
+        let replaces = |e: &Entry| {
+            e.key.load(Acquire) == key && {
+                let old = e.value.load(Acquire);
+                old != 0 && take(e, old)
             }
-            match e.value.load(Acquire) {
-                0 => free = free.or(Some(e)),
-                // The same connection again: its former holder is stale or handed it over.
-                old if is_same && take(e, old) => return true,
-                _ => {}
-            }
+        };
+        if window.clone().any(replaces) {
+            return true;
         }
-        if free.is_some_and(|e| take(e, 0)) {
+        let mut free = window.clone().filter(|e| e.value.load(Acquire) == 0);
+        if free.next().is_some_and(|e| take(e, 0)) {
             return true;
         }
         self.publish_in_stale(window, take)

@@ -48,6 +48,6 @@ pub use readiness::Readiness;
 pub use schedule::{PromotionSchedule, Tries};
 pub use sink::ReadySink;
 pub use stream::{
-    Addresses, AnchorEvent, AnchorProgress, LinkCell, LinkIo, LockedStream, Shutdown, StreamCell, StreamGuard,
-    IDLE_AFTER, PLEDGE_PATIENCE, STALL_PATIENCE,
+    Addresses, AnchorEvent, AnchorProgress, LazyAnchor, LinkCell, LinkIo, LockedStream, Shutdown, StreamCell,
+    StreamGuard, IDLE_AFTER, PLEDGE_PATIENCE, STALL_PATIENCE,
 };

@@ -2,6 +2,7 @@
 //!
 //! * [`cell`]: a stream, and the state that is readable without its lock.
 //! * [`addresses`]: the addresses of its connection.
+//! * [`lazy`]: its anchor, before it is used.
 //! * [`inner`]: state that a stream and its anchor show under its lock, without the endpoint.
 //! * [`states`]: the parts and states that the lock covers.
 //! * [`corked`]: the bytes that it holds back.
@@ -16,7 +17,7 @@
 //! * [`ending`]: leaving the link, shutting down, closing.
 //! * [`flush`]: the effects of a change: messages, records, readiness.
 //!
-//! The first five do not depend on the endpoint. The endpoint is above them, and below the others.
+//! The first six do not depend on the endpoint. The endpoint is above them, and below the others.
 //!
 //! Invariant: only the thread that has a stream locked changes the bits of its readiness, except
 //! [`Readiness::NOTICE`](crate::Readiness::NOTICE).
@@ -31,6 +32,7 @@ mod flush;
 mod growth;
 mod guard;
 mod inner;
+mod lazy;
 mod rest;
 mod short;
 mod source;
@@ -43,11 +45,10 @@ pub use anchor::{AnchorEvent, AnchorProgress};
 pub(crate) use cell::{Attachment, Outgoing};
 pub use cell::{LinkCell, StreamCell};
 pub(crate) use corked::CORK_INTERVAL;
-#[cfg(test)]
-pub(crate) use ending::GoneAnchor;
 pub use ending::Shutdown;
 pub use growth::IDLE_AFTER;
 pub use guard::{LockedStream, StreamGuard, PLEDGE_PATIENCE};
+pub use lazy::LazyAnchor;
 pub use stall::STALL_PATIENCE;
 pub(crate) use states::{Claim, LingerProgress, Listed, Referral};
 pub use transfer::LinkIo;

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition, Shown};
-use netacc_driver::AnchorEvent;
+use netacc_driver::{AnchorEvent, LazyAnchor};
 
 use crate::os::poll;
 use crate::os::sockopt::{get_int, set_int, SIOCOUTQNSD};
@@ -23,6 +23,11 @@ impl FdAnchor {
     /// The application's own descriptor.
     pub(crate) fn borrowed(fd: c_int) -> FdAnchor {
         FdAnchor { fd, owned: false }
+    }
+
+    /// The same, made when the stream first uses it.
+    pub(crate) fn borrowed_later(fd: c_int) -> LazyAnchor {
+        LazyAnchor::new(fd, |fd| Box::new(FdAnchor::borrowed(fd)))
     }
 
     /// A duplicate that outlives the application's descriptor.

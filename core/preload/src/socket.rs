@@ -121,20 +121,49 @@ pub struct Listener {
 
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
+/// How a connection begins.
+pub struct Beginning {
+    /// See [`Socket::stream`].
+    pub stream: Option<Arc<StreamCell>>,
+    /// See [`Socket::reason`].
+    pub reason: Reason,
+    /// See [`Socket::accepted`].
+    pub accepted: bool,
+    /// The operation at which promotion is tried first.
+    pub promote_at: u32,
+    /// See [`Socket::crowd`].
+    pub crowd: Option<Member>,
+    /// See [`Socket::answers`].
+    pub answers: Option<Box<Answers>>,
+    /// See [`Socket::sleeps`].
+    pub sleeps: Sleeps,
+}
+
+impl Beginning {
+    /// With this stream, if there is one. Otherwise the connection stays on TCP for good, and `reason` is why.
+    #[inline]
+    pub fn new(stream: Option<Arc<StreamCell>>, reason: Reason, promote_at: u32) -> Beginning {
+        let sleeps = Sleeps::default();
+        Beginning { stream, reason, accepted: false, promote_at, crowd: None, answers: None, sleeps }
+    }
+
+    /// On TCP for good.
+    #[inline]
+    pub fn in_kernel(reason: Reason) -> Beginning {
+        Beginning::new(None, reason, PromotionSchedule::NEVER)
+    }
+}
+
 impl Socket {
     /// A connection on descriptor `fd`.
-    #[inline]
-    pub fn new(
-        fd: c_int,
-        stream: Option<Arc<StreamCell>>,
-        reason: Reason,
-        nonblocking: bool,
-        promote_at: u32,
-    ) -> Socket {
+    // Always: made where it is to be, because each connection takes one.
+    #[inline(always)]
+    pub fn new(fd: c_int, beginning: Beginning, nonblocking: bool) -> Socket {
+        let Beginning { stream, reason, accepted, promote_at, crowd, answers, sleeps } = beginning;
         Socket {
             stream,
             reason,
-            accepted: false,
+            accepted,
             recorded: AtomicU16::new(0),
             fd: AtomicI32::new(fd),
             descriptors: AtomicU32::new(1),
@@ -144,10 +173,10 @@ impl Socket {
             notices: Notices::default(),
             operations: AtomicU32::new(0),
             promotion: PromotionSchedule::new(promote_at),
-            crowd: None,
-            answers: None,
+            crowd,
+            answers,
             deferred_error: AtomicI32::new(0),
-            sleeps: Sleeps::default(),
+            sleeps,
             watchers: Watchers::default(),
             outliving: Mutex::new(Vec::new()),
             family: AtomicU32::new(0),
@@ -192,8 +221,8 @@ impl Socket {
 
     /// The same connection with another stream: everything that the program has set is carried over.
     fn carried_over(&self, fd: c_int, stream: Option<Arc<StreamCell>>, reason: Reason, promote_at: u32) -> Socket {
-        let mut new = Socket::new(fd, stream, reason, self.nonblocking.load(Ordering::Relaxed), promote_at);
-        new.accepted = self.accepted;
+        let beginning = Beginning { accepted: self.accepted, ..Beginning::new(stream, reason, promote_at) };
+        let new = Socket::new(fd, beginning, self.nonblocking.load(Ordering::Relaxed));
         new.options.take_over(&self.options);
         new.apply_options();
         new.notices.go_on_from(&self.notices);
@@ -207,8 +236,8 @@ impl Socket {
     /// A connection that came from a process of another family, with its socket in the state in which that process left
     /// it.
     pub fn received(fd: c_int, accepted: bool, sender: Sender) -> Socket {
-        let mut new = Socket::new(fd, None, Reason::Inherited, false, u32::MAX);
-        new.accepted = accepted;
+        let beginning = Beginning { accepted, ..Beginning::in_kernel(Reason::Inherited) };
+        let new = Socket::new(fd, beginning, false);
         new.read_nonblocking();
         read_from_kernel(&new.options, fd);
         keep_as_reported(&new.options, fd, libc::SO_RCVLOWAT);
@@ -550,6 +579,12 @@ pub enum Entry {
 }
 
 impl Entry {
+    /// An entry that is made where it is to be. `Arc::new` would copy it there, and each connection takes one or two.
+    #[inline(always)]
+    pub fn in_place(make: impl FnOnce() -> Entry) -> Arc<Entry> {
+        Arc::new_cyclic(|_| make())
+    }
+
     /// Whether the library moves its bytes, or may do so later. Does not change as long as it is in the table.
     pub fn is_moved(&self) -> bool {
         match self {

@@ -43,6 +43,12 @@ pub fn is_ours(fd: c_int) -> bool {
     OURS.get(fd as usize / 64).is_some_and(|w| w.load(Ordering::Acquire) >> (fd % 64) & 1 != 0)
 }
 
+/// Whether [`get`] would find an entry. It may be gone at once.
+#[inline]
+pub fn has(fd: c_int) -> bool {
+    is_ours(fd) && !vfork::has_changed(fd)
+}
+
 /// The slot of a descriptor, if its chunk has been made.
 #[inline]
 fn slot(fd: c_int) -> Option<&'static Place<Entry>> {
@@ -181,7 +187,7 @@ mod tests {
     use netacc_proto::Reason;
 
     use super::*;
-    use crate::socket::{Listener, Socket};
+    use crate::socket::{Beginning, Listener, Socket};
 
     fn is_moved(fd: c_int) -> bool {
         MOVED[fd as usize / 64].load(Ordering::Acquire) >> (fd % 64) & 1 != 0
@@ -192,7 +198,7 @@ mod tests {
     #[test]
     fn the_bytes_of_all_sockets_are_moved_until_it_is_certain_that_they_are_not() {
         const FD: c_int = 4_000;
-        let plain = Socket::new(FD, None, Reason::Disabled, false, u32::MAX);
+        let plain = Socket::new(FD, Beginning::in_kernel(Reason::Disabled), false);
         for entry in [Entry::Idle(Listener::new(libc::AF_INET, false)), Entry::Stream(plain)] {
             insert(FD, Arc::new(entry));
             assert!(is_ours(FD) && is_moved(FD) && !is_moved(FD + 1));

@@ -34,10 +34,11 @@ pub fn leave_to_kernel(watchers: &Watchers, fd: c_int) {
 
 /// Removes the registrations of `fd`. Returns the instances that had them.
 fn instances(watchers: &Watchers, fd: c_int) -> Vec<Arc<dyn Subscriber>> {
-    let mut all = watchers.lock();
-    if all.is_empty() {
+    // Mostly there is none.
+    if watchers.is_empty() {
         return Vec::new();
     }
+    let mut all = watchers.lock();
     let (mine, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *all).into_iter().partition(|r| r.is_under(fd));
     *all = rest;
     mine.iter().filter_map(Registration::instance).collect()
@@ -123,7 +124,13 @@ pub fn come_back(watchers: &Watchers, outliving: &Mutex<Vec<(c_int, c_int)>>, fd
 
 /// The last descriptor of the socket is being closed; `shared` if others may hold the socket.
 pub fn end_outliving(watchers: &Watchers, outliving: &Mutex<Vec<(c_int, c_int)>>, shared: bool) {
-    for (_, kept) in std::mem::take(&mut *outliving.lock()) {
+    let mut outliving = outliving.lock();
+    if outliving.is_empty() {
+        return;
+    }
+    let all = std::mem::take(&mut *outliving);
+    drop(outliving);
+    for (_, kept) in all {
         if shared {
             leave_to_kernel(watchers, kept);
         } else {

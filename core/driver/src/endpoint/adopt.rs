@@ -2,30 +2,26 @@
 
 use std::sync::Arc;
 
-use netacc_device::{Anchor, DirectoryError};
-use netacc_proto::{Reason, Role, Stream, StreamConfig};
+use netacc_device::DirectoryError;
+use netacc_proto::{Reason, Role, StreamConfig};
 
 use super::Endpoint;
-use crate::{Addresses, StreamCell};
+use crate::{Addresses, LazyAnchor, StreamCell};
 
 impl Endpoint {
     /// A TCP connection of this process, from now on counted and eligible for promotion. An opener finds an acceptor's
     /// stream only once it is [`published`](Endpoint::publish).
-    pub fn adopt(
-        &self,
-        role: Role,
-        addresses: impl Into<Addresses>,
-        anchor: Box<dyn Anchor + Send>,
-    ) -> Arc<StreamCell> {
-        let addresses = addresses.into();
+    pub fn adopt(&self, role: Role, addresses: impl Into<Addresses>, anchor: impl Into<LazyAnchor>) -> Arc<StreamCell> {
+        let (addresses, anchor) = (addresses.into(), anchor.into());
         let trust_hints = self.config.trust_hints && self.directory.trusts(&addresses.tuple());
-        let proto = Stream::new(role, StreamConfig { trust_hints });
+        let proto = (role, StreamConfig { trust_hints });
         let mut streams = self.streams.write();
         let number = streams.free.pop().unwrap_or_else(|| {
             streams.cells.push(None);
             (streams.cells.len() - 1) as u32
         });
-        let cell = Arc::new(StreamCell::new(number, addresses, proto, anchor, self.config.message_len));
+        // Made in its place: `Arc::new` would copy it there.
+        let cell = Arc::new_cyclic(|_| StreamCell::new(number, addresses, proto, anchor, self.config.message_len));
         streams.cells[number as usize] = Some(cell.clone());
         drop(streams);
         cell

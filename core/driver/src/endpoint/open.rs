@@ -181,12 +181,12 @@ impl Endpoint {
             }
             guard.change(|stream| {
                 let inner = &mut *stream.inner;
-                inner.attached = Some(Attachment {
+                inner.attached = Some(Box::new(Attachment {
                     link: link.clone(),
                     region,
                     outgoing: None,
                     _tallied: self.begin_use(&self.attached),
-                });
+                }));
                 inner.listed.remove(Listed::RELEASE);
                 inner.attempt.opening = opening;
                 put_slot(&mut rx, slot, cell);
@@ -296,8 +296,8 @@ impl Endpoint {
             Ok(()) => {
                 let inner = &mut *stream.inner;
                 let outgoing = Some(outgoing);
-                inner.attached =
-                    Some(Attachment { link: link.clone(), region, outgoing, _tallied: self.begin_use(&self.attached) });
+                let _tallied = self.begin_use(&self.attached);
+                inner.attached = Some(Box::new(Attachment { link: link.clone(), region, outgoing, _tallied }));
                 inner.listed.remove(Listed::RELEASE);
                 put_slot(rx, slot, cell);
                 stream.arrived = true;

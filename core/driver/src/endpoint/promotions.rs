@@ -350,18 +350,18 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use netacc_device::FourTuple;
-    use netacc_proto::{Role, Stream, StreamConfig};
+    use netacc_proto::{Role, StreamConfig};
 
     use super::*;
-    use crate::stream::GoneAnchor;
+    use crate::LazyAnchor;
 
     const PEER: PeerAddress = PeerAddress([1; 4]);
 
     fn stream(number: u32) -> Arc<StreamCell> {
         let end = |port| ([127, 0, 0, 1], port).into();
         let tuple = FourTuple { local: end(1), remote: end(2) };
-        let proto = Stream::new(Role::Opener, StreamConfig { trust_hints: false });
-        Arc::new(StreamCell::new(number, tuple.into(), proto, Box::new(GoneAnchor), 0))
+        let proto = (Role::Opener, StreamConfig { trust_hints: false });
+        Arc::new(StreamCell::new(number, tuple.into(), proto, LazyAnchor::gone(), 0))
     }
 
     /// Breaks if a stream that has given up waiting is placed all the same, or costs another one its place.

@@ -68,7 +68,7 @@ impl Endpoint {
             // Its link may not be locked here.
             return self.enqueue_left(left);
         }
-        self.free_attached(left.attached);
+        self.free_attached(*left.attached);
         if take_slot(rx, left.slot, cell) {
             link.tx.lock().proto.free_slot(SlotId(left.slot));
         }
@@ -82,7 +82,7 @@ impl Endpoint {
         if link.is_dead() {
             return true;
         }
-        self.free_attached(left.attached);
+        self.free_attached(*left.attached);
         self.free_slot(&link, left.slot, &left.cell, now);
         false
     }

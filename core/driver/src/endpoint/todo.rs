@@ -15,7 +15,7 @@ use crate::{LinkCell, StreamCell};
 /// The resources of a stream on a link that it has left for its next one, before they were freed.
 pub(super) struct Left {
     pub(super) cell: Arc<StreamCell>,
-    pub(super) attached: Attachment,
+    pub(super) attached: Box<Attachment>,
     pub(super) slot: u16,
 }
 
@@ -167,17 +167,17 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use netacc_device::FourTuple;
-    use netacc_proto::{Role, Stream, StreamConfig};
+    use netacc_proto::{Role, StreamConfig};
 
     use super::super::Again;
     use super::*;
-    use crate::stream::GoneAnchor;
+    use crate::LazyAnchor;
 
     fn stream() -> Arc<StreamCell> {
         let end = |port| ([127, 0, 0, 1], port).into();
         let tuple = FourTuple { local: end(1), remote: end(2) };
-        let proto = Stream::new(Role::Opener, StreamConfig { trust_hints: false });
-        Arc::new(StreamCell::new(0, tuple.into(), proto, Box::new(GoneAnchor), 0))
+        let proto = (Role::Opener, StreamConfig { trust_hints: false });
+        Arc::new(StreamCell::new(0, tuple.into(), proto, LazyAnchor::gone(), 0))
     }
 
     /// Breaks if a turn without work moved all lists, or if one passed over work that nothing else brings up.

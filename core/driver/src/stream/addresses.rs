@@ -47,17 +47,47 @@ fn unfound(remote: SocketAddr) -> FourTuple {
 /// The addresses of a stream.
 pub(super) struct Ends {
     remote: SocketAddr,
-    local: OnceLock<SocketAddr>,
+    local: LocalEnd,
     /// The kernel has them so.
     confirmed: AtomicBool,
 }
 
+/// The local address of a stream.
+enum LocalEnd {
+    /// The stream was adopted with it.
+    Given(SocketAddr),
+    /// The kernel has it. Empty until it is found.
+    InKernel(OnceLock<SocketAddr>),
+}
+
+impl LocalEnd {
+    #[inline]
+    fn get(&self) -> Option<&SocketAddr> {
+        match self {
+            LocalEnd::Given(local) => Some(local),
+            LocalEnd::InKernel(found) => found.get(),
+        }
+    }
+
+    /// The kernel has this one. Returns the one that the stream has from now on: the first that it had.
+    fn found(&self, local: SocketAddr) -> SocketAddr {
+        match self {
+            LocalEnd::Given(given) => *given,
+            LocalEnd::InKernel(found) => *found.get_or_init(|| local),
+        }
+    }
+}
+
 impl Ends {
+    #[inline(always)]
     pub(super) fn new(addresses: Addresses) -> Ends {
-        let FourTuple { local, remote } = addresses.tuple();
-        let known = !matches!(addresses, Addresses::To(_));
-        let confirmed = AtomicBool::new(matches!(addresses, Addresses::Known(_)));
-        Ends { remote, local: if known { OnceLock::from(local) } else { OnceLock::new() }, confirmed }
+        let (remote, local) = match addresses {
+            Addresses::Known(FourTuple { local, remote }) | Addresses::Likely(FourTuple { local, remote }) => {
+                (remote, LocalEnd::Given(local))
+            }
+            Addresses::To(remote) => (remote, LocalEnd::InKernel(OnceLock::new())),
+        };
+        Ends { remote, local, confirmed: AtomicBool::new(matches!(addresses, Addresses::Known(_))) }
     }
 
     /// The addresses, the local one with port 0 as long as it is not found.
@@ -73,7 +103,7 @@ impl Ends {
 
     /// The kernel has the local one so.
     pub(super) fn found(&self, local: SocketAddr) {
-        let _ = self.local.set(local);
+        self.local.found(local);
     }
 
     /// Confirms them by the kernel's. An error is the reason why the stream stays there.
@@ -91,7 +121,7 @@ impl Ends {
             return Err(Reason::NotTcp);
         }
         let found = local().ok_or(Reason::UnknownStream)?;
-        if *self.local.get_or_init(|| found) != found {
+        if self.local.found(found) != found {
             return Err(Reason::UnknownStream);
         }
         self.confirmed.store(true, Ordering::Release);

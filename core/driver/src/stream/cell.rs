@@ -5,11 +5,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use netacc_device::{Anchor, FourTuple, Memory, QueuePairId, Region, RemoteRegion};
-use netacc_proto::{Reason, RingDescriptor, Span, Stream, CREDIT_BLOCK_LEN};
+use netacc_device::{FourTuple, Memory, QueuePairId, Region, RemoteRegion};
+use netacc_proto::{Reason, RingDescriptor, Role, Span, Stream, StreamConfig, CREDIT_BLOCK_LEN};
 use parking_lot::Mutex;
 
 use super::addresses::{Addresses, Ends};
+use super::lazy::LazyAnchor;
 use super::states::{AnchorState, Attempt, Closing, Flow, Listed, Reported, Sending, Stall};
 use crate::counted::{Counted, Tallied};
 use crate::link::LinkOf;
@@ -65,11 +66,11 @@ struct Name {
 /// The part of a stream under its lock. The types of its states are in [`states`](super::states).
 pub(crate) struct Inner {
     pub(crate) proto: Stream,
-    pub(crate) anchor: Box<dyn Anchor + Send>,
+    pub(crate) anchor: LazyAnchor,
     /// This process's view of the anchor.
     pub(crate) tcp: AnchorState,
-    /// The link that the stream is on, or is being moved to or from.
-    pub(crate) attached: Option<Attachment>,
+    /// The link that the stream is on, or is being moved to or from. Apart, because most short connections have none.
+    pub(crate) attached: Option<Box<Attachment>>,
     pub(crate) attempt: Attempt,
     pub(crate) sending: Sending,
     pub(crate) stall: Stall,
@@ -150,11 +151,10 @@ impl StreamCell {
     pub(crate) fn new(
         number: u32,
         addresses: Addresses,
-        proto: Stream,
-        anchor: Box<dyn Anchor + Send>,
+        (role, config): (Role, StreamConfig),
+        anchor: LazyAnchor,
         message_len: u32,
     ) -> StreamCell {
-        debug_assert!(proto.is_at_rest(), "a stream begins on its anchor");
         StreamCell {
             number,
             ends: Ends::new(addresses),
@@ -171,7 +171,7 @@ impl StreamCell {
             ring_limit: AtomicU32::new(u32::MAX),
             name: Name::default(),
             inner: Mutex::new(Inner {
-                proto,
+                proto: Stream::new(role, config),
                 anchor,
                 tcp: AnchorState::new(),
                 attached: None,

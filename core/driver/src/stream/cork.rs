@@ -94,7 +94,7 @@ impl LockedStream<'_> {
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     unsafe fn cork_span(&mut self, src: *const u8, len: usize) -> Option<usize> {
         let inner = &mut *self.inner;
-        let Attachment { region, outgoing, .. } = inner.attached.as_mut()?;
+        let Attachment { region, outgoing, .. } = inner.attached.as_deref_mut()?;
         let out = outgoing.as_mut()?;
         inner.proto.peer_slot()?;
         inner.proto.handle_consumed(region.memory.word(0)?.load(Ordering::Acquire));
@@ -182,7 +182,7 @@ impl LockedStream<'_> {
         let inner = &mut *self.inner;
         let Some(corked) = inner.sending.cork.corked.take() else { return Pushed::Sent };
         let slot = inner.proto.peer_slot().filter(|_| inner.proto.sends_on_link());
-        let (Some(slot), Some(Attachment { link, outgoing: Some(out), .. })) = (slot, &inner.attached) else {
+        let (Some(slot), Some(Attachment { link, outgoing: Some(out), .. })) = (slot, inner.attached.as_deref()) else {
             return Pushed::Sent;
         };
         let imm = Immediate { kind: MessageKind::Data, rewind: corked.rewind, slot };

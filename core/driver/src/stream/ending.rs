@@ -1,9 +1,10 @@
 //! Leaving the link, and the end of a stream: demotion, giving back to the anchor, shutting down, closing.
 
-use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
+use netacc_device::{Anchor, Instant};
 use netacc_proto::{AnchorWrite, Demotion, Phase, Reason, SocketError};
 
 use super::guard::LockedStream;
+use super::lazy::LazyAnchor;
 use super::states::Listed;
 use crate::endpoint::Timed;
 
@@ -178,8 +179,8 @@ impl LockedStream<'_> {
         }
         let linger = inner.lingers();
         match linger.then(keep).flatten() {
-            Some(anchor) => inner.anchor = anchor,
-            None => inner.anchor = Box::new(GoneAnchor),
+            Some(anchor) => inner.anchor = anchor.into(),
+            None => inner.anchor = LazyAnchor::gone(),
         }
         // From now on only the link could report that the peer has finished with the slot, or is gone.
         if let Some(link) = inner.link() {
@@ -221,46 +222,6 @@ impl LockedStream<'_> {
     /// The program has closed the descriptor of a stream that is plain TCP: it must not be used again.
     pub(crate) fn abandon(&mut self) {
         self.inner.closing.close();
-        self.inner.anchor = Box::new(GoneAnchor);
+        self.inner.anchor = LazyAnchor::gone();
     }
-}
-
-/// Stands in for the anchor of a closed stream whose link still has CLOSE to exchange.
-pub(crate) struct GoneAnchor;
-
-impl Anchor for GoneAnchor {
-    fn try_write(&mut self, _: &[u8]) -> Result<usize, AnchorError> {
-        Err(AnchorError::WouldBlock)
-    }
-    fn try_read(&mut self, _: &mut [u8]) -> Result<usize, AnchorError> {
-        Err(AnchorError::WouldBlock)
-    }
-    fn try_peek(&mut self, _: &mut [u8]) -> Result<usize, AnchorError> {
-        Err(AnchorError::WouldBlock)
-    }
-    fn position(&self) -> Option<AnchorPosition> {
-        None
-    }
-    fn shutdown_write(&mut self) -> Result<(), AnchorError> {
-        Ok(())
-    }
-    fn shutdown_read(&mut self) -> Result<(), AnchorError> {
-        Ok(())
-    }
-    fn is_broken(&self) -> bool {
-        false
-    }
-    fn is_over(&self) -> bool {
-        true
-    }
-    fn is_ended(&self) -> bool {
-        true
-    }
-    fn unread(&self) -> u64 {
-        0
-    }
-    fn clear_error(&mut self) {}
-    fn abort(&mut self) {}
-    fn reset(&mut self) {}
-    fn set_low_water(&mut self, _: u32) {}
 }

@@ -57,7 +57,7 @@ impl LockedStream<'_> {
                 break;
             }
             let inner = &mut *self.inner;
-            let Some(Attachment { link, outgoing, .. }) = &inner.attached else { continue };
+            let Some(Attachment { link, outgoing, .. }) = inner.attached.as_deref() else { continue };
             let mut tx = link.tx.lock();
             self.endpoint.expect_answer(&mut tx);
             let announced = match (&control, outgoing) {

@@ -46,7 +46,7 @@ impl LockedStream<'_> {
         let idle = now.saturating_since(since);
         let busy = self.inner.proto.unconsumed() > 0 || self.inner.sending.cork.is_pending();
         let inner = &mut *self.inner;
-        if let Some(Attachment { link, outgoing: Some(out), .. }) = &mut inner.attached {
+        if let Some(Attachment { link, outgoing: Some(out), .. }) = inner.attached.as_deref_mut() {
             if busy || idle < idle_after {
                 // A peer that reads nothing may do so for hours.
                 return Some(Again { since, at: now + idle.max(idle_after) });

@@ -360,6 +360,6 @@ impl LockedStream<'_> {
 
     /// The program's descriptor has another number now.
     pub fn replace_anchor(&mut self, anchor: Box<dyn Anchor + Send>) {
-        self.inner.anchor = anchor;
+        self.inner.anchor = anchor.into();
     }
 }

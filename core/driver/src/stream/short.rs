@@ -53,7 +53,7 @@ impl Inner {
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     #[inline(always)]
     unsafe fn send_short(&mut self, endpoint: &Endpoint, src: *const u8, len: usize) -> bool {
-        let Some(Attachment { link, region, outgoing: Some(out), .. }) = &self.attached else { return false };
+        let Some(Attachment { link, region, outgoing: Some(out), .. }) = self.attached.as_deref() else { return false };
         let (Some(word), Some(slot)) = (region.memory.word(0), self.proto.peer_slot()) else { return false };
         if len > self.sending.message_len as usize {
             return false;
@@ -101,7 +101,7 @@ impl Inner {
     #[inline(never)]
     fn send_by_request(&mut self, device: &dyn Device, span: Span, imm: u32) -> bool {
         let len = span.len as usize;
-        let Some(Attachment { link, outgoing: Some(out), .. }) = &self.attached else {
+        let Some(Attachment { link, outgoing: Some(out), .. }) = self.attached.as_deref() else {
             return self.take_back(len, imm);
         };
         let Ok(decoded) = Immediate::decode(imm) else { return self.take_back(len, imm) };

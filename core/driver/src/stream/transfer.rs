@@ -38,7 +38,7 @@ impl LockedStream<'_> {
             return unsafe { self.send_pieces(std::iter::once((src, len)), more) };
         }
         let inner = &mut *self.inner;
-        let Some(Attachment { link, region, outgoing: Some(out), .. }) = &mut inner.attached else {
+        let Some(Attachment { link, region, outgoing: Some(out), .. }) = inner.attached.as_deref_mut() else {
             return LinkIo::Moved;
         };
         let Some(word) = region.memory.word(0) else { return LinkIo::Moved };
@@ -127,7 +127,7 @@ impl LockedStream<'_> {
     /// A message found no room on the link: requests room from the peer, and has the stream checked again.
     pub(super) fn no_room(&mut self) {
         let inner = &mut *self.inner;
-        let Some(Attachment { link, .. }) = &inner.attached else { return };
+        let Some(Attachment { link, .. }) = inner.attached.as_deref() else { return };
         Counters::bump(&self.endpoint.counters().message_credit_stalls);
         let mut tx = link.tx.lock();
         // Otherwise the device's queue is full, which is soon over.
@@ -187,7 +187,7 @@ impl LockedStream<'_> {
     unsafe fn peek_large(&self, dst: *mut u8, len: usize, skip: usize) -> usize {
         let mut done = 0;
         while done < len {
-            let Some(Attachment { region, .. }) = &self.inner.attached else { break };
+            let Some(Attachment { region, .. }) = self.inner.attached.as_deref() else { break };
             let span = self.inner.proto.readable((skip + done) as u32);
             let (start, n) = (CREDIT_BLOCK_LEN + span.offset as usize, (span.len as usize).min(len - done));
             let bounded = region.memory.as_ptr(start + n).is_some();
@@ -215,7 +215,7 @@ impl LockedStream<'_> {
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     #[inline(always)]
     unsafe fn peek_span(&self, dst: *mut u8, len: usize, skip: usize) -> usize {
-        let Some(Attachment { region, .. }) = &self.inner.attached else { return 0 };
+        let Some(Attachment { region, .. }) = self.inner.attached.as_deref() else { return 0 };
         let span = self.inner.proto.readable(skip as u32);
         let n = (span.len as usize).min(len);
         // SAFETY: `n <= len`, so the destination is within the caller's buffer.
@@ -239,7 +239,7 @@ impl LockedStream<'_> {
             // The peer has released the memory that contains the word.
             return;
         }
-        let Some(Attachment { outgoing: Some(out), .. }) = &inner.attached else { return };
+        let Some(Attachment { outgoing: Some(out), .. }) = inner.attached.as_deref() else { return };
         if out.staging.is_none() {
             if let Some(word) = out.memory.word(0) {
                 word.store(credit.consumed, Ordering::Release);
@@ -256,7 +256,7 @@ impl LockedStream<'_> {
     #[inline(never)]
     fn announce_consumed(&mut self, credit: Credit) {
         let inner = &mut *self.inner;
-        let Some(Attachment { link, outgoing: Some(out), .. }) = &inner.attached else { return };
+        let Some(Attachment { link, outgoing: Some(out), .. }) = inner.attached.as_deref() else { return };
         //= spec §5.2.5
         //# Where a write is not cheap, a receiver MAY announce consumption only after a quarter of its ring.
         let due = credit.consumed - inner.sending.announced >= u64::from(inner.proto.rx_ring_len() / 4);
@@ -338,7 +338,7 @@ impl LockedStream<'_> {
         len: usize,
         is_writable: impl FnOnce(usize) -> bool,
     ) -> Option<usize> {
-        let Some(Attachment { region, .. }) = &self.inner.attached else { return None };
+        let Attachment { region, .. } = self.inner.attached.as_deref()?;
         let (n, at) = (len.min(span.len as usize), CREDIT_BLOCK_LEN + span.offset as usize);
         // SAFETY: found to be writable.
         let received = n > 0 && is_writable(n) && unsafe { region.memory.read_into(at, dst, n) };

@@ -33,7 +33,7 @@ use crate::os::errno::{errno, set_errno};
 use crate::os::{access, confinement, inside, real, sockopt};
 use crate::runtime::arrivals::Arrival;
 use crate::runtime::Runtime;
-use crate::socket::{self, Listener, Sleeps, Socket};
+use crate::socket::{self, Beginning, Listener, Sleeps, Socket};
 use crate::table::{self, Entry};
 use crate::{family, runtime, sandbox, watched};
 
@@ -57,9 +57,11 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
         if confinement::leaves_new_sockets() {
             return;
         }
-        let new = Listener::new(domain, kind & libc::SOCK_NONBLOCK != 0);
-        new.multipath.store(protocol == libc::IPPROTO_MPTCP, Ordering::Relaxed);
-        table::insert(fd, Arc::new(Entry::Idle(new)));
+        let new = Entry::in_place(|| Entry::Idle(Listener::new(domain, kind & libc::SOCK_NONBLOCK != 0)));
+        if let Entry::Idle(listener) = &*new {
+            listener.multipath.store(protocol == libc::IPPROTO_MPTCP, Ordering::Relaxed);
+        }
+        table::insert(fd, new);
     } else if fd >= 0 {
         // The number may have been ours before, and was then closed unseen.
         table::remove(fd);
@@ -114,12 +116,15 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     // SAFETY: filled in by accept4.
     let peer = unsafe { addresses::read(storage.as_ptr()) };
     if !confinement::leaves_new_sockets() {
-        let sock = match listener.multipath.load(Ordering::Relaxed) && !is_tcp(new) {
-            true => not_tcp(new, nonblocking),
-            false => make(new, Role::Acceptor, peer, Local::of_accepted(listener), nonblocking),
+        let beginning = match listener.multipath.load(Ordering::Relaxed) && !is_tcp(new) {
+            true => not_tcp(),
+            false => begin(new, Role::Acceptor, peer, Local::of_accepted(listener)),
         };
-        listener.pass_on(&sock);
-        table::insert(new, Arc::new(Entry::Stream(sock)));
+        let made = connection(new, beginning, nonblocking);
+        if let Entry::Stream(sock) = &*made {
+            listener.pass_on(sock);
+        }
+        table::insert(new, made);
     }
     set_errno(saved);
     new
@@ -229,7 +234,7 @@ fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
         return Entry::Idle(listener);
     }
     if multipath {
-        return Entry::Stream(not_tcp(fd, nonblocking));
+        return Entry::Stream(Socket::new(fd, not_tcp(), nonblocking));
     }
     if let Sender::Process(_) = sender {
         control::start().count_reason(Reason::Inherited);
@@ -394,19 +399,21 @@ fn replace_everywhere(old: &Arc<Entry>, new: &Arc<Entry>) {
 /// its data calls fail in the kernel as they should, because a stream begins on the kernel path.
 fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: Option<SocketAddr>, local: Local) {
     let nonblocking = listener.nonblocking.load(Ordering::Relaxed);
-    let sock = match local {
-        Local::InKernel if !is_tcp(fd) => not_tcp(fd, nonblocking),
-        _ => make(fd, Role::Opener, peer, local, nonblocking),
+    let beginning = match local {
+        Local::InKernel if !is_tcp(fd) => not_tcp(),
+        _ => begin(fd, Role::Opener, peer, local),
     };
     if listener.signals_io.load(Ordering::Relaxed) {
         listener.kernel_only.store(true, Ordering::Relaxed);
     }
-    listener.pass_on(&sock);
-    sock.descriptors.store(listener.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
-    let new = Arc::new(Entry::Stream(sock));
+    let new = connection(fd, beginning, nonblocking);
     if let Entry::Stream(sock) = &*new {
-        let watchers = std::mem::take(&mut *listener.watchers.lock());
-        watched::carry_over(watchers, fd, sock);
+        listener.pass_on(sock);
+        sock.descriptors.store(listener.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
+        if !listener.watchers.is_empty() {
+            let watchers = std::mem::take(&mut *listener.watchers.lock());
+            watched::carry_over(watchers, fd, sock);
+        }
     }
     if listener.descriptors.load(Ordering::Relaxed) > 1 {
         replace_everywhere(entry, &new);
@@ -448,7 +455,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
             return None;
         }
         let role = if sock.accepted { Role::Acceptor } else { Role::Opener };
-        let cell = endpoint.adopt(role, tuple, Box::new(FdAnchor::borrowed(fd)));
+        let cell = endpoint.adopt(role, tuple, FdAnchor::borrowed_later(fd));
         cell.tag().store(fd as u32, Ordering::Relaxed);
         // Until the family's records show otherwise; and the bytes that the anchor has carried must
         // be read from the kernel.
@@ -489,9 +496,20 @@ fn is_tcp(fd: c_int) -> bool {
 }
 
 /// A connection of another protocol than TCP, which stays in the kernel.
-fn not_tcp(fd: c_int, nonblocking: bool) -> Socket {
+fn not_tcp() -> Beginning {
     control::start().count_reason(Reason::NotTcp);
-    Socket::new(fd, None, Reason::NotTcp, nonblocking, u32::MAX)
+    Beginning::in_kernel(Reason::NotTcp)
+}
+
+/// The entry of a connection that begins now.
+#[inline(never)]
+fn connection(fd: c_int, beginning: Beginning, nonblocking: bool) -> Arc<Entry> {
+    let tcp_first = beginning.stream.is_some() && beginning.promote_at == PromotionSchedule::NEVER;
+    let new = Entry::in_place(|| Entry::Stream(Socket::new(fd, beginning, nonblocking)));
+    if let (true, Entry::Stream(sock)) = (tcp_first, &*new) {
+        sock.record_reason(Reason::TcpFirst);
+    }
+    new
 }
 
 /// Where the local address of a new connection comes from.
@@ -531,15 +549,13 @@ impl Local {
     }
 }
 
-fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, local: Local, nonblocking: bool) -> Socket {
+fn begin(fd: c_int, role: Role, peer: Option<SocketAddr>, local: Local) -> Beginning {
     let rt = control::start();
     let stay = |reason| {
         rt.count_reason(reason);
-        Socket::new(fd, None, reason, nonblocking, u32::MAX)
+        Beginning::in_kernel(reason)
     };
-    let Some(endpoint) = rt.endpoint() else {
-        return Socket::new(fd, None, rt.refused_for, nonblocking, u32::MAX);
-    };
+    let Some(endpoint) = rt.endpoint() else { return Beginning::in_kernel(rt.refused_for) };
     if runtime::is_kept_on_kernel() {
         return stay(Reason::UnseenIo);
     }
@@ -556,24 +572,22 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, local: Local, nonblocki
     if !draw(percent, &tuple) {
         return stay(Reason::Percent);
     }
-    let cell = endpoint.adopt(role, addresses, Box::new(FdAnchor::borrowed(fd)));
+    let cell = endpoint.adopt(role, addresses, FdAnchor::borrowed_later(fd));
     cell.tag().store(fd as u32, Ordering::Relaxed);
     let accepted = role == Role::Acceptor;
     if accepted {
         endpoint.publish(&cell);
     }
     let promote_at = if accepted { PATIENCE } else { first_try(rt, &tuple) };
-    let mut sock = Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at);
-    sock.accepted = accepted;
-    sock.sleeps = Sleeps::of_new(accepted);
-    sock.answers = answers(rt, role, &tuple);
-    if role == Role::Opener && rt.config.promotion.admits_crowds() {
-        sock.crowd = Some(rt.crowds.join(&tuple.remote));
+    Beginning {
+        stream: Some(cell),
+        reason: Reason::NotYet,
+        accepted,
+        promote_at,
+        crowd: (!accepted && rt.config.promotion.admits_crowds()).then(|| rt.crowds.join(&tuple.remote)),
+        answers: answers(rt, role, &tuple),
+        sleeps: Sleeps::of_new(accepted),
     }
-    if promote_at == PromotionSchedule::NEVER {
-        sock.record_reason(Reason::TcpFirst);
-    }
-    sock
 }
 
 /// The measurements of a connection, on the side that decides about its promotion.

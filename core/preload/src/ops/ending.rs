@@ -80,7 +80,7 @@ pub fn close(fd: c_int) -> c_int {
         set_errno(libc::EBADF);
         return -1;
     }
-    if table::get(fd).is_none() {
+    if !table::has(fd) {
         // SAFETY: no pointers.
         return runtime::in_kernel(|| netacc_descriptors::change(|| unsafe { real::close(fd) }));
     }
