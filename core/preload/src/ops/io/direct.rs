@@ -245,3 +245,26 @@ fn is_usual(sock: &Socket, flags: c_int) -> bool {
 fn may_not_wait(sock: &Socket, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT != 0 || sock.never_waits()
 }
+
+#[cfg(test)]
+mod tests {
+    use netacc_proto::Reason;
+
+    use super::*;
+    use crate::socket::Beginning;
+
+    /// Breaks if bytes that a call only looks at, or that are beside the stream, were counted as moved; or if an error that an
+    /// earlier call has left were lost.
+    #[test]
+    fn calls_with_another_meaning_and_those_that_are_to_fail_take_the_steps() {
+        let sock = Socket::new(4_001, Beginning::in_kernel(Reason::Disabled), false);
+        assert!([0, libc::MSG_DONTWAIT, libc::MSG_NOSIGNAL, WITHOUT_EFFECT]
+            .iter()
+            .all(|flags| is_usual(&sock, *flags)));
+        let others =
+            [libc::MSG_PEEK, libc::MSG_OOB, libc::MSG_TRUNC, libc::MSG_ERRQUEUE, libc::MSG_MORE, libc::MSG_ZEROCOPY];
+        assert!(others.iter().all(|flags| !is_usual(&sock, *flags)));
+        sock.deferred_error.store(libc::ECONNRESET, Ordering::Relaxed);
+        assert!(!is_usual(&sock, 0));
+    }
+}
