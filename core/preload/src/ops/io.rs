@@ -12,7 +12,7 @@
 //!
 //! Here: functions that all of these share, leaving the link for good, and the lengths of queues.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 use libc::iovec;
 use netacc_driver::{LockedStream, Readiness};
@@ -20,6 +20,7 @@ use netacc_proto::{Phase, RxSource};
 use netacc_socket::Connection;
 
 use crate::os::errno::fail;
+use crate::os::limits::MAX_BYTES;
 use crate::os::poll;
 use crate::os::sockopt::unread;
 use crate::runtime::{self, Runtime};
@@ -35,6 +36,12 @@ mod send;
 pub use direct::{receive as receive_direct, send as send_direct};
 pub use recv::recv_in_steps;
 pub use send::send_in_steps;
+
+/// A buffer as a vector of one, with its length bounded as the kernel bounds it.
+#[inline]
+pub fn single(buf: *const c_void, len: usize) -> iovec {
+    iovec { iov_base: buf.cast_mut(), iov_len: len.min(MAX_BYTES) }
+}
 
 /// Total length of a vector, or `None` beyond SSIZE_MAX.
 fn total(iov: &[iovec]) -> Option<usize> {

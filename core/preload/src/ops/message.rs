@@ -13,6 +13,7 @@ use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use netacc_proto::Reason;
 
 use crate::leaving;
+pub use crate::ops::io::single;
 use crate::ops::{control, io, readiness};
 use crate::os::access::{self, is_beyond};
 use crate::os::asleep::asleep;
@@ -89,12 +90,6 @@ impl Target<'_> {
     pub fn stays_on_kernel(self) -> bool {
         self.sock.stream.as_ref().is_none_or(|cell| cell.is_pinned()) && io::on_kernel(self.sock)
     }
-}
-
-/// A buffer as a vector of one, with its length bounded as the kernel bounds it.
-#[inline]
-pub fn single(buf: *const c_void, len: usize) -> iovec {
-    iovec { iov_base: buf.cast_mut(), iov_len: len.min(MAX_BYTES) }
 }
 
 /// The vector of a call; the error for too many elements differs.

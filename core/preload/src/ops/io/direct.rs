@@ -30,7 +30,7 @@ use super::call::{kernel_result, Target};
 use super::promotion::count_operation;
 use super::recv::recv_rest;
 use super::send::{end_failed, send_rest};
-use crate::ops::message::single;
+use super::single;
 use crate::os::access::{self, is_beyond};
 use crate::os::errno::fail;
 use crate::os::immediate;
