@@ -29,6 +29,7 @@ mod paths;
 pub mod peer;
 mod plot;
 mod process;
+mod processors;
 mod quiet;
 mod recording;
 mod redis;

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use nix::unistd::Pid;
 
-use super::noise::{keep_on, ns};
+use super::processors::{keep_on, ns};
 
 /// How often round trips are timed, and how many are timed together. Arbitrary: two milliseconds where one takes 500 ns.
 const TRANSFER_SAMPLES: usize = 21;
@@ -71,7 +71,7 @@ fn transfer_ns(one: usize, other: usize) -> nix::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::noise::allowed;
+    use super::super::processors::allowed;
     use super::*;
 
     /// Breaks if the two threads wait for each other's numbers in vain, or a processor is paired with itself.

@@ -20,7 +20,6 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::unistd::Pid;
 use serde_json::{json, Value};
@@ -29,6 +28,7 @@ use super::args::{NoiseArgs, Work};
 use super::distance;
 use super::error::BenchError;
 use super::machine::Machine;
+use super::processors::{allowed, keep_on, ns};
 use super::recording;
 use super::report;
 use super::rounds::progress_bar;
@@ -293,23 +293,6 @@ fn median_copy_ns() -> u64 {
         .collect();
     times.sort_unstable();
     times[COPY_SAMPLES / 2]
-}
-
-pub(super) fn ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// The processors that this process may use.
-pub(super) fn allowed() -> nix::Result<Vec<usize>> {
-    let set = sched_getaffinity(Pid::from_raw(0))?;
-    Ok((0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap_or(false)).collect())
-}
-
-/// Keeps a thread on a processor; 0 for this one.
-pub(super) fn keep_on(thread: Pid, processor: usize) -> nix::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(processor)?;
-    sched_setaffinity(thread, &set)
 }
 
 #[cfg(test)]

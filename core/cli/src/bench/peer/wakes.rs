@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use socket2::Socket;
 
 use super::super::cpu;
-use super::super::noise::{allowed, keep_on};
+use super::super::processors::{allowed, keep_on};
 use super::super::result::{Wake, Wakes};
 use super::Tally;
 
