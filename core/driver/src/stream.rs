@@ -42,7 +42,7 @@ mod transfer;
 
 pub use addresses::Addresses;
 pub use anchor::{AnchorEvent, AnchorProgress};
-pub(crate) use cell::{Attachment, Outgoing};
+pub(crate) use cell::{Attachment, Identity, Outgoing};
 pub use cell::{LinkCell, StreamCell};
 pub(crate) use corked::CORK_INTERVAL;
 pub use ending::Shutdown;

@@ -21,6 +21,7 @@ use netacc_proto::Reason;
 use super::sharing::Distribution;
 use super::unaccepted::Unaccepted;
 use crate::counted::{Tallied, Tally};
+use crate::stream::Identity;
 use crate::{LinkCell, StreamCell};
 
 /// Links to one peer that are made at the same time, at most. Arbitrary: enough to keep both sides busy, and fewer than
@@ -54,8 +55,8 @@ pub(crate) struct Promotions {
     /// Peers to which links are being made, or for which streams wait. Ordered, so that replays go through them in the
     /// same order.
     unfinished: BTreeSet<PeerAddress>,
-    /// The streams that wait, by their numbers.
-    queued: HashMap<u32, Place>,
+    /// The streams that wait.
+    queued: HashMap<Identity, Place>,
     /// The ticket of the next stream.
     next_ticket: u64,
     /// Streams whose peers are not found yet.
@@ -119,12 +120,12 @@ impl Promotions {
     /// `stream` waits for a link to `peer`, if it does not already wait.
     pub(super) fn add(&mut self, peer: PeerAddress, stream: &Arc<StreamCell>, hint: u32) {
         self.unaccepted.remove(stream);
-        if self.queued.contains_key(&stream.number) {
+        if self.queued.contains_key(&stream.identity()) {
             return;
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.queued.insert(stream.number, Place { peer, ticket });
+        self.queued.insert(stream.identity(), Place { peer, ticket });
         self.unfinished.insert(peer);
         self.peers.entry(peer).or_default().waiting.insert(ticket, Waiting { stream: stream.clone(), hint });
     }
@@ -136,7 +137,7 @@ impl Promotions {
         if self.queued.is_empty() {
             return;
         }
-        let Some(place) = self.queued.remove(&stream.number) else { return };
+        let Some(place) = self.queued.remove(&stream.identity()) else { return };
         if let Some(peer) = self.peers.get_mut(&place.peer) {
             peer.waiting.remove(&place.ticket);
         }
@@ -159,7 +160,7 @@ impl Promotions {
     /// The stream at the head of a peer's queue leaves it.
     pub(super) fn pop(&mut self, address: PeerAddress) -> Option<Waiting> {
         let (_, first) = self.peers.get_mut(&address)?.waiting.pop_first()?;
-        self.queued.remove(&first.stream.number);
+        self.queued.remove(&first.stream.identity());
         Some(first)
     }
 
@@ -377,5 +378,30 @@ mod tests {
         let order: Vec<_> = std::iter::from_fn(|| promotions.pop(PEER)).map(|waiting| waiting.stream.number).collect();
         assert_eq!(order, [0, 2, 3, 1]);
         assert!(promotions.queued.is_empty());
+    }
+
+    /// Breaks if a forgotten stream costs the one that has its number now its place.
+    #[test]
+    fn a_forgotten_stream_keeps_no_other_from_waiting() {
+        let mut promotions = Promotions::default();
+        let (forgotten, next) = (stream(7), stream(7));
+        promotions.add(PEER, &forgotten, 0);
+        promotions.add(PEER, &next, 1);
+        promotions.remove(&forgotten);
+        assert_eq!(promotions.waiting(), 1);
+        assert!(promotions.pop(PEER).is_some_and(|waiting| Arc::ptr_eq(&waiting.stream, &next)));
+        promotions.unaccepted.add(&forgotten);
+        promotions.unaccepted.add(&next);
+        promotions.unaccepted.remove(&forgotten);
+        assert_eq!(promotions.unaccepted.count(), 1);
+        let taken = promotions.unaccepted.take(next.tuple().remote).expect("it waits");
+        assert!(Arc::ptr_eq(&taken.stream, &next));
+        promotions.unaccepted.end(&taken);
+        assert_eq!(promotions.unaccepted.count(), 0);
+        let (service, gone) = (next.tuple().remote, stream(8));
+        promotions.unaccepted.add(&gone);
+        drop(gone);
+        assert!(promotions.unaccepted.take(service).is_none());
+        assert_eq!(promotions.unaccepted.count(), 0, "another stream may be where it was");
     }
 }

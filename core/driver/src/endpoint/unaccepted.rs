@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use netacc_device::{Backoff, Instant};
 
+use crate::stream::Identity;
 use crate::StreamCell;
 
 /// The time between two turns while nothing is accepted. Arbitrary: a lookup takes less than a microsecond.
@@ -31,8 +32,8 @@ pub(super) const MISSES: usize = 4;
 #[derive(Default)]
 pub(super) struct Unaccepted {
     services: BTreeMap<SocketAddr, Service>,
-    /// The tickets of the streams that wait, by their numbers.
-    tickets: HashMap<u32, u64>,
+    /// The tickets of the streams that wait.
+    tickets: HashMap<Identity, u64>,
     next_ticket: u64,
     turns: Turns,
 }
@@ -73,12 +74,12 @@ pub(super) struct Sought {
 impl Unaccepted {
     /// `stream` waits until its connection is accepted, if it does not wait already.
     pub(super) fn add(&mut self, stream: &Arc<StreamCell>) {
-        if self.tickets.contains_key(&stream.number) {
+        if self.tickets.contains_key(&stream.identity()) {
             return;
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.tickets.insert(stream.number, ticket);
+        self.tickets.insert(stream.identity(), ticket);
         self.push(&Sought { stream: stream.clone(), ticket });
         if !matches!(self.turns, Turns::At { pause, .. } if pause == PAUSE.first) {
             self.turns = Turns::Begin;
@@ -88,7 +89,7 @@ impl Unaccepted {
     /// `stream` does not wait any more.
     pub(super) fn remove(&mut self, stream: &StreamCell) {
         if !self.tickets.is_empty() {
-            self.tickets.remove(&stream.number);
+            self.tickets.remove(&stream.identity());
         }
     }
 
@@ -118,8 +119,15 @@ impl Unaccepted {
     pub(super) fn take(&mut self, service: SocketAddr) -> Option<Sought> {
         let waiting = &mut self.services.get_mut(&service)?.waiting;
         std::iter::from_fn(|| waiting.pop_front()).find_map(|Waiting { stream, ticket }| {
-            let stream = stream.upgrade()?;
-            (self.tickets.get(&stream.number) == Some(&ticket)).then_some(Sought { stream, ticket })
+            let identity = Identity::of(&stream);
+            if self.tickets.get(&identity) != Some(&ticket) {
+                return None;
+            }
+            let found = stream.upgrade();
+            if found.is_none() {
+                self.tickets.remove(&identity);
+            }
+            Some(Sought { stream: found?, ticket })
         })
     }
 
@@ -133,12 +141,12 @@ impl Unaccepted {
     /// The stream needs no further lookup.
     pub(super) fn end(&mut self, sought: &Sought) {
         if self.is_waiting(sought) {
-            self.tickets.remove(&sought.stream.number);
+            self.tickets.remove(&sought.stream.identity());
         }
     }
 
     fn is_waiting(&self, sought: &Sought) -> bool {
-        self.tickets.get(&sought.stream.number) == Some(&sought.ticket)
+        self.tickets.get(&sought.stream.identity()) == Some(&sought.ticket)
     }
 
     fn push(&mut self, Sought { stream, ticket }: &Sought) {

@@ -3,7 +3,7 @@
 //! The methods here need nothing but the stream. Locking it takes the endpoint, too: see [`guard`](super::guard).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use netacc_device::{FourTuple, Memory, QueuePairId, Region, RemoteRegion};
 use netacc_proto::{Reason, RingDescriptor, Role, Span, Stream, StreamConfig, CREDIT_BLOCK_LEN};
@@ -145,7 +145,24 @@ impl Outgoing {
     }
 }
 
+/// Tells streams apart for as long as somebody refers to them, if only weakly. Numbers do not: that of a stream that was forgotten
+/// is given to the next one, and a thread that has just found its peer may still put it into a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity(usize);
+
+impl Identity {
+    /// Of a stream that may be gone.
+    pub(crate) fn of(stream: &Weak<StreamCell>) -> Identity {
+        Identity(stream.as_ptr() as usize)
+    }
+}
+
 impl StreamCell {
+    /// See [`Identity`].
+    pub(crate) fn identity(&self) -> Identity {
+        Identity(std::ptr::from_ref(self) as usize)
+    }
+
     /// Made where it is to be, and not copied there: each connection takes one.
     #[inline(always)]
     pub(crate) fn new(
