@@ -188,7 +188,7 @@ unsafe fn receive_on_tcp(entry: &Arc<Entry>, fd: c_int, buf: *mut c_void, len: u
     let rt = runtime::get()?;
     let endpoint = rt.endpoint()?;
     let any = cell.low_water() == 1 && !sock.shares_description();
-    if !is_usual(sock, flags & !libc::MSG_WAITALL) || len == 0 || !any || sock.sleeps.are_expected() {
+    if !is_usual(sock, flags & !libc::MSG_WAITALL) || !any || sock.sleeps.are_expected() {
         return None;
     }
     // SAFETY: passed on.
