@@ -475,6 +475,7 @@ impl OwnLoad<'_> {
             bytes_tcp: bytes.map(|bytes| bytes.tcp),
             bytes_expected: path.is_backend().then(|| self.least_bytes(requests)),
             other_processors: None,
+            transfer_ns: None,
             crowd,
             waits,
             histogram_ns: if self.load.histogram { outcome.histogram().to_vec() } else { Vec::new() },

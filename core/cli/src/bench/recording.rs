@@ -96,6 +96,7 @@ fn figures(run: &Run) -> BTreeMap<&'static str, f64> {
         ("bytes_tcp", count(run.bytes_tcp)),
         ("bytes_expected", count(run.bytes_expected)),
         ("other_processors", run.other_processors),
+        ("transfer_ns", run.transfer_ns.map(|ns| ns as f64)),
         ("server_bytes", crowd.map(|crowd| crowd.server_bytes)),
         ("client_bytes", crowd.map(|crowd| crowd.client_bytes)),
         ("linked", crowd.and_then(|crowd| crowd.linked)),

@@ -173,6 +173,7 @@ impl Load for RedisLoad<'_> {
             bytes_tcp: bytes.map(|bytes| bytes.tcp),
             bytes_expected: path.is_backend().then(|| self.least_bytes(test, requests)),
             other_processors: None,
+            transfer_ns: None,
             crowd: None,
             waits: Some(waits),
             wakes: None,

@@ -170,6 +170,9 @@ pub struct Run {
     /// Processors that other programs kept busy meanwhile; unknown in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_processors: Option<f64>,
+    /// How long a cache line took between two processors and back after it, in nanoseconds; unknown in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer_ns: Option<u64>,
     /// What many connections take; `many` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crowd: Option<Crowd>,
@@ -326,6 +329,7 @@ pub(crate) mod tests {
             bytes_tcp: None,
             bytes_expected: None,
             other_processors: None,
+            transfer_ns: None,
             crowd: None,
             waits: None,
             wakes: None,

@@ -9,6 +9,7 @@ use serde_json::{json, Value};
 
 use super::args::CommonArgs;
 use super::busy::{BusyLoops, Others};
+use super::distance;
 use super::error::BenchError;
 use super::link;
 use super::machine::Machine;
@@ -130,6 +131,8 @@ pub(crate) fn run(
     if let Some(During { busy_processors, .. }) = others.filter(|others| is_busy(others.busy_processors)) {
         warnings.push(format!("{} meanwhile", busy_with(busy_processors, machine.cores)));
     }
+    let runs = results.values().flat_map(Paths::values).flat_map(|path| &path.runs);
+    warnings.extend(distance::moved(runs.filter_map(|run| run.transfer_ns)));
     let (test, first) = results.first().map(|(test, paths)| (test.clone(), paths.clone())).unwrap_or_default();
     let report = Report {
         bench: load.name().to_owned(),
@@ -176,7 +179,8 @@ fn measure_test(
             let others = Others::watch();
             let run = load.measure(test, path)?;
             let other_processors = others.busy_processors().map(tidy);
-            runs.entry(path.name().to_owned()).or_default().push(Run { round, other_processors, ..run });
+            let transfer_ns = distance::first_transfer_ns();
+            runs.entry(path.name().to_owned()).or_default().push(Run { round, other_processors, transfer_ns, ..run });
             progress.inc(1);
         }
     }

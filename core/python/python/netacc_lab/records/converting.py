@@ -123,6 +123,7 @@ FIGURES = (
     "bytes_tcp",
     "bytes_expected",
     "other_processors",
+    "transfer_ns",
 )
 
 
