@@ -50,8 +50,8 @@ ALONE = "one connection"
 CROWD, CROWDS_SECONDS, SHORT = 1000, 2.5, 64
 CROWDED, UNCROWDED = "a crowd", "no crowd"
 ENDS = ("server", "client")
-#: The part of the fastest round's rate from which on a round is as fast. Arbitrary: the machine's next speed
-#: is less than 0.8 of it.
+#: The part of the fastest round's rate from which on a round is as fast. Arbitrary: rounds in which another
+#: machine has the cores, too, have less than 0.85 of it.
 ALIKE = 0.95
 #: How long each seed simulates a load. Stalls of milliseconds come once or twice a second, and make p99.9: a
 #: fifth of this has none in most seeds, and many in some.
