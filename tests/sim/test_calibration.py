@@ -424,6 +424,26 @@ def test_a_calibration_is_of_one_distance() -> None:
     assert measuring.at_one_distance([[{}], [{}]]) == 0
 
 
+def test_a_calibration_ends_on_a_machine_whose_processors_always_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Breaks if rounds never end, or runs of several distances pass for those of one."""
+
+    def once(*_: object, number: int, **__: object) -> dict[str, Any]:
+        paths = {"tcp": {"runs": [{"transfer_ns": 2.0 ** (2 * number)}]}}
+        kept = {**asdict(measuring.ALONE), "machine": {}, "paths": paths, "pace_ns": []}
+        other = {**asdict(measuring.ECHOES[-1]), "machine": {}, "paths": {"tcp": {"runs": []}}, "pace_ns": []}
+        other["paths"]["tcp"]["runs"].append({"transfer_ns": 2.0 ** (2 * number + 1)})
+        return {"machine": {}, "echoes": [kept, other]}
+
+    monkeypatch.setattr(measuring, "measure_once", once)
+    monkeypatch.setattr(measuring, "bench", lambda *_: {})
+    found = measuring.measure(["tcp"], seconds=0.1, rounds=2, progress=lambda _: None)
+    assert "transfer_ns" not in found
+    runs = [len(load) for load in measuring.loads_of(found)]
+    assert runs == [2 * measuring.LONGER] * 2
+
+
 def test_writes_that_take_no_longer_wake_for_nothing() -> None:
     """Breaks if a write that was faster than others makes a negative cost."""
     found = fitting.waker([(-50.0, 10), (0.0, 5)])

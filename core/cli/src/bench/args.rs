@@ -299,10 +299,10 @@ pub struct NoiseArgs {
     /// Length of the measurement in seconds, on all processors at once
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = positive_seconds)]
     pub seconds: f64,
-    /// What a thread on each processor does between two readings
+    /// The work of the thread on each processor between two readings
     #[arg(long, value_enum, default_value_t = Work::Clock)]
     pub work: Work,
-    /// What takes less longer than usual is no detour [default: 1000 for clock, 4000 for tcp]
+    /// The least time beyond the usual one that makes a detour [default: 1000 for clock, 4000 for tcp]
     #[arg(long, value_name = "NS")]
     pub threshold_ns: Option<u64>,
     /// Where to write the JSON object ("-" is standard output)
@@ -316,7 +316,7 @@ pub struct NoiseArgs {
     pub quiet: bool,
 }
 
-/// What a thread does whose processor is watched.
+/// The work of a thread whose processor is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     /// Nothing

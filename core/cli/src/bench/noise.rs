@@ -112,7 +112,7 @@ fn watch_all(args: &NoiseArgs, threshold: Duration, processors: &[usize]) -> io:
     })
 }
 
-/// What a thread does between two readings.
+/// A thread's work between two readings.
 type Turn = Box<dyn FnMut() -> io::Result<()>>;
 
 impl Work {

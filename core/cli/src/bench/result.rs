@@ -37,7 +37,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// What the rates and the processor time are for: connect counts whole connections.
+    /// Rates and processor time are of this: connect counts whole connections.
     pub(crate) fn counted(&self) -> &'static str {
         match self.bench.as_str() {
             "connect" => "connections",

@@ -55,7 +55,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// What a device was asked for: the kinds of messages, and `None` for each knock.
+/// The kinds of messages that a device was asked to send, and `None` for each knock.
 type Asked = Arc<Mutex<Vec<Option<MessageKind>>>>;
 
 fn recording(fabric: &Fabric, knock: bool, placement_is_delivery: bool) -> (Endpoint, Asked) {

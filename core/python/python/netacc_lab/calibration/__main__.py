@@ -200,6 +200,9 @@ def _print(options: argparse.Namespace, measured: dict[str, Any], rows: Rows) ->
         print(f"{row['path']}: {values}; residuals up to {row['worst_residual']:.0%}")
         if row["not_identified"]:
             print(f"  not identified, so take only the sum for true: {', '.join(row['not_identified'])}")
+    if "echoes" in measured and "transfer_ns" not in measured:
+        text = "the measurements are of several distances of the processors, or do not say of which"
+        print(f"netacc calibrate: {text}", file=sys.stderr)
     busy = measured["machine"].get("busy_processors") if isinstance(measured["machine"], dict) else None
     if busy and busy > 0.1:
         print(f"netacc calibrate: other work kept {busy:.1f} processors busy", file=sys.stderr)

@@ -139,10 +139,10 @@ class Pace:
 
     A virtual machine may have one of a core's two hardware threads: while another machine works on the other
     one, everything here takes 1.2 to 1.4 times as long, for seconds to minutes. And its processors move: two
-    of them are hardware threads of one core for some minutes, and of distant cores for others. What two
-    processes do together takes 1.2 times (TCP) to 2.2 times (shared memory) as long then, so everything that
-    is compared must be measured at the same distance. Copies and round trips of a cache line tell both, and
-    no figure of the operating system does.
+    of them are hardware threads of one core for some minutes, and of distant cores for others. Two
+    processes take 1.2 times (TCP) to 2.2 times (shared memory) as long for each other's messages then, so all
+    that is compared must be measured at the same distance. Copies and round trips of a cache line tell both,
+    and no figure of the operating system does.
     """
 
     def __init__(self) -> None:
@@ -224,7 +224,8 @@ def measure(
 ) -> dict[str, Any]:
     """All measurements at one distance of the processors; `progress` is called after each.
 
-    More rounds are made until each measurement was made at that distance, up to `LONGER` times as many.
+    More rounds are made until each measurement was made at that distance, up to `LONGER` times as many. If
+    none has all by then, as on a busy machine, all are kept, and `transfer_ns` is missing.
     """
     pace = Pace()
     found: dict[str, Any] = {}
@@ -234,10 +235,9 @@ def measure(
         distance = at_one_distance(loads_of(found))
         if number + 1 >= rounds and distance is not None:
             break
-    if distance is None:
-        raise MeasuringError("the processors moved too often: measure again, or in fewer --seconds each")
-    keep_near(loads_of(found), distance)
-    found["transfer_ns"] = distance
+    if distance is not None:
+        keep_near(loads_of(found), distance)
+        found["transfer_ns"] = distance
     found["wake"] = bench("wake", "--seconds", str(seconds))
     progress("wake-ups")
     return found

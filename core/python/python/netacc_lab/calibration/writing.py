@@ -296,7 +296,7 @@ def _calibration(measured: Mapping[str, Any], found: Calibrated) -> list[str]:
         "[calibration]",
         f"load-before = {json.dumps([float(value) for value in machine['loadavg']])}",
         f"busy-processors = {float(machine.get('busy_processors') or 0.0)}",
-        "# Nanoseconds of a cache line's round trip between processors; 0 of a single one.",
+        "# Nanoseconds of a cache line's round trip between processors; 0 of one, or if they moved.",
         f"transfer = {float(measured.get('transfer_ns', 0.0))}",
         f"parameters = {json.dumps(list(fit.values))}",
         f"correlation = {json.dumps([[round(value, 4) for value in row] for row in fit.correlation])}",
