@@ -75,6 +75,19 @@ def test_short_connections_make_the_calls_of_tcp(program: Path, tmp_path: Path) 
     assert all(abs(more) < 0.2 for more in added.values()), added
 
 
+def test_a_server_of_short_clients_gives_a_long_one_its_link(tmp_path: Path) -> None:
+    """Breaks if the client's request found the server's thread asleep in a receive that takes what comes, and either
+    the link's first record was taken for the client's bytes, or the client did not ask again."""
+    clients = compile_program(tmp_path, "clients")
+    counted = tmp_path / "counted"
+    env = {"PATH": "/usr/bin:/bin", "NETACC_CONF": "/dev/null", "NETACC_EXIT_STATS": str(counted)}
+    command: list[str | Path] = [binaries() / "netacc_run", clients, "8", "20000"]
+    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True, timeout=120)
+    assert done.stdout == "done\n"
+    sent = max(json.loads(line)["cnt"]["tx_bytes_link"] for line in counted.read_text().splitlines())
+    assert sent > 15_000 * 64
+
+
 def test_a_long_connection_after_short_ones_gets_its_link(program: Path, tmp_path: Path) -> None:
     """Breaks if a service with short connections would keep all others on TCP."""
     counted = tmp_path / "counted"

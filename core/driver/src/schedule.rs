@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use netacc_device::{Backoff, Instant};
 
+/// The step of a connection that has not tried. Shorter than any other.
+const UNTRIED: u32 = 1;
 /// After this many operations promotion that did not succeed is tried again, half as many more each time, up to a bound.
 const RETRY_AFTER: u32 = 8;
 const MAX_RETRY_AFTER: u32 = 1 << 20;
@@ -54,7 +56,7 @@ impl PromotionSchedule {
     pub fn new(first: u32) -> PromotionSchedule {
         PromotionSchedule {
             at: AtomicU32::new(first),
-            step: AtomicU32::new(1),
+            step: AtomicU32::new(UNTRIED),
             overdue_ns: AtomicU64::new(NOT_OVERDUE),
             pause_ns: AtomicU64::new(FIRST_PAUSE_NS),
         }
@@ -66,6 +68,14 @@ impl PromotionSchedule {
     pub fn is_due(&self, operations: u32, now: impl FnOnce() -> Instant) -> bool {
         operations >= self.at.load(Ordering::Relaxed)
             || operations.is_multiple_of(CLOCK_INTERVAL) && self.is_overdue(now)
+    }
+
+    /// Whether it is still to try for the first time, and not within so many further operations.
+    #[inline]
+    pub fn is_far(&self, operations: u32, further: u32) -> bool {
+        let untried = self.step.load(Ordering::Relaxed) == UNTRIED;
+        untried
+            && (operations.saturating_add(further)..PromotionSchedule::NEVER).contains(&self.at.load(Ordering::Relaxed))
     }
 
     fn is_overdue(&self, now: impl FnOnce() -> Instant) -> bool {
@@ -99,7 +109,7 @@ impl PromotionSchedule {
     /// It tries at the next operation, as if it had not tried before.
     pub fn begin_again(&self, operations: u32) {
         self.postpone(operations, 1);
-        self.step.store(1, Ordering::Relaxed);
+        self.step.store(UNTRIED, Ordering::Relaxed);
         self.forget_time();
     }
 

@@ -71,6 +71,8 @@ pub struct Runtime {
     pub(crate) services: Services,
     /// How long connections to services live.
     pub(crate) lifetimes: Lifetimes,
+    /// How long the connections live that this process has accepted: the services are its own.
+    pub(crate) served: Lifetimes,
     /// Services with many connections of this process.
     pub(crate) crowds: Crowds,
     /// The first helper thread, as others reach it.

@@ -28,6 +28,7 @@ mod notices;
 mod options;
 mod shared;
 mod sleeps;
+mod whole;
 
 pub use callers::{Callers, Place};
 pub use options::{
@@ -37,6 +38,7 @@ pub use options::{
 
 use notices::Notices;
 pub use sleeps::Sleeps;
+use whole::Whole;
 
 /// How long leaving a link may take whose ring has become too long. Arbitrary: a live peer answers in well under a
 /// millisecond.
@@ -76,6 +78,8 @@ pub struct Socket {
     pub deferred_error: AtomicI32,
     /// Receives of the kernel that are to sleep before they look for bytes.
     pub sleeps: Sleeps,
+    /// Receives that the kernel serves whole.
+    pub whole: Whole,
     /// Epoll instances that watch it.
     pub watchers: Watchers,
     /// Descriptors that the program has closed although epoll instances watch them, and the duplicates that are watched now.
@@ -137,6 +141,8 @@ pub struct Beginning {
     pub answers: Option<Box<Answers>>,
     /// See [`Socket::sleeps`].
     pub sleeps: Sleeps,
+    /// The operation at which the peer probably asks for a link, if this end has accepted the connection; 0 if that is not known.
+    pub asked_at: u32,
 }
 
 impl Beginning {
@@ -144,7 +150,7 @@ impl Beginning {
     #[inline]
     pub fn new(stream: Option<Arc<StreamCell>>, reason: Reason, promote_at: u32) -> Beginning {
         let sleeps = Sleeps::default();
-        Beginning { stream, reason, accepted: false, promote_at, crowd: None, answers: None, sleeps }
+        Beginning { stream, reason, accepted: false, promote_at, crowd: None, answers: None, sleeps, asked_at: 0 }
     }
 
     /// On TCP for good.
@@ -159,7 +165,7 @@ impl Socket {
     // Always: made where it is to be, because each connection takes one.
     #[inline(always)]
     pub fn new(fd: c_int, beginning: Beginning, nonblocking: bool) -> Socket {
-        let Beginning { stream, reason, accepted, promote_at, crowd, answers, sleeps } = beginning;
+        let Beginning { stream, reason, accepted, promote_at, crowd, answers, sleeps, asked_at } = beginning;
         Socket {
             stream,
             reason,
@@ -177,6 +183,7 @@ impl Socket {
             answers,
             deferred_error: AtomicI32::new(0),
             sleeps,
+            whole: Whole::new(asked_at),
             watchers: Watchers::default(),
             outliving: Mutex::new(Vec::new()),
             family: AtomicU32::new(0),
@@ -565,6 +572,7 @@ impl Listener {
 
 /// A descriptor of ours. With a tag of its own, which each call checks: the compiler would encode it in a field.
 #[repr(u8)]
+#[expect(clippy::large_enum_variant, reason = "most entries are connections, and one that is not mostly becomes one")]
 pub enum Entry {
     /// A TCP connection.
     Stream(Socket),

@@ -19,6 +19,8 @@ static int ends[2];
 static pid_t first;
 static const char *other;
 static int other_count;
+/* The first end's call has returned. */
+static volatile int over;
 static char buffer[LONG];
 
 static int is_asleep(pid_t thread)
@@ -33,6 +35,24 @@ static int is_asleep(pid_t thread)
     return end && end[2] == 'S';
 }
 
+static volatile sig_atomic_t handled;
+
+static void ignore(int number)
+{
+    handled = number;
+}
+
+/* A handler runs in the thread that sleeps, which then has nothing to receive for a while: it sleeps on, or its call has ended. */
+static void signal_and_send(void)
+{
+    must(syscall(SYS_tgkill, getpid(), first, SIGUSR1) == 0, "tgkill");
+    while (!handled)
+        sched_yield();
+    while (!is_asleep(first) && !over)
+        sched_yield();
+    must(send(ends[1], "abcd", 4, 0) == 4, "send");
+}
+
 /* The calls of the other end, each after the first end sleeps. */
 static void *calls(void *unused)
 {
@@ -45,7 +65,18 @@ static void *calls(void *unused)
         else if (strcmp(other, "read on") == 0)
             while (recv(ends[1], buffer, LONG, MSG_DONTWAIT) > 0)
                 ;
-        else
+        else if (strcmp(other, "signal, and send") == 0)
+            signal_and_send();
+        else if (strcmp(other, "close, and send") == 0) {
+            must(close(ends[0]) == 0, "close");
+            must(send(ends[1], "abcd", 4, 0) == 4, "send");
+        } else if (strcmp(other, "shut down") == 0)
+            must(shutdown(ends[0], SHUT_RD) == 0, "shutdown");
+        else if (strcmp(other, "reset") == 0) {
+            struct linger at_once = {.l_onoff = 1};
+            must(setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0, "SO_LINGER");
+            must(close(ends[1]) == 0, "close");
+        } else
             must(send(ends[1], other, strlen(other), 0) > 0, "send");
     }
     return unused;
@@ -58,8 +89,11 @@ static void with(const char *what, int count, long (*call)(void))
     other = what;
     other_count = count;
     must(pthread_create(&thread, NULL, calls, NULL) == 0, "pthread_create");
+    errno = 0;
     long found = call();
-    printf("%ld %s\n", found, found < 0 ? strerror(errno) : "");
+    int error = errno;
+    over = 1;
+    printf("%ld %s\n", found, found < 0 ? strerror(error) : "");
     must(pthread_join(thread, NULL) == 0, "pthread_join");
 }
 
@@ -74,6 +108,14 @@ static long receive_rounds(void)
     for (int i = 0; i < ROUNDS; i++)
         sum += recv(ends[0], buffer, 4, 0);
     return sum;
+}
+
+/* In a thread that has neither made the connection nor sent. */
+static void *rounds_elsewhere(void *unused)
+{
+    first = (pid_t)syscall(SYS_gettid);
+    with("abcd", ROUNDS, receive_rounds);
+    return unused;
 }
 
 static void one(const char *name)
@@ -103,6 +145,25 @@ static void one(const char *name)
         printf("%ld %s\n", found, strerror(errno));
     } else if (strcmp(name, "rounds") == 0) {
         with("abcd", ROUNDS, receive_rounds);
+    } else if (strcmp(name, "rounds elsewhere") == 0) {
+        pthread_t thread;
+        must(pthread_create(&thread, NULL, rounds_elsewhere, NULL) == 0, "pthread_create");
+        must(pthread_join(thread, NULL) == 0, "pthread_join");
+    } else if (strcmp(name, "interrupted") == 0 || strcmp(name, "restarted") == 0) {
+        struct sigaction handles = {.sa_handler = ignore, .sa_flags = strcmp(name, "restarted") == 0 ? SA_RESTART : 0};
+        must(sigaction(SIGUSR1, &handles, NULL) == 0, "sigaction");
+        with("signal, and send", 1, receive_some);
+    } else if (strcmp(name, "too late") == 0) {
+        struct timeval some = {.tv_usec = 20000};
+        must(setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &some, sizeof some) == 0, "SO_RCVTIMEO");
+        with("", 0, receive_some);
+    } else if (strcmp(name, "closed under it") == 0) {
+        with("close, and send", 1, receive_some);
+    } else if (strcmp(name, "ended under it") == 0) {
+        with("shut down", 1, receive_some);
+    } else if (strcmp(name, "reset") == 0) {
+        with("reset", 1, receive_some);
+        with("", 0, receive_some);
     } else if (strcmp(name, "closed") == 0) {
         must(shutdown(ends[0], SHUT_WR) == 0, "shutdown");
         long found = send(ends[0], "a", 1, MSG_NOSIGNAL);

@@ -174,7 +174,7 @@ impl Endpoint {
                 link.free_region(self.device(), region);
                 return Err(Reason::PeerBusy);
             }
-            if let Err(reason) = cell.may_leave_kernel().and_then(|()| guard.change(LockedStream::count_positions)) {
+            if let Err(reason) = guard.change(LockedStream::leave_kernel) {
                 drop(guard);
                 link.free_region(self.device(), region);
                 return Err(reason);
@@ -336,8 +336,7 @@ impl Endpoint {
             None if !stream.inner.proto.may_promote() => Err(Reason::PeerBusy),
             None => {
                 stream.confirm_addresses()?;
-                stream.cell.may_leave_kernel()?;
-                stream.count_positions()?;
+                stream.leave_kernel()?;
                 let markers = if stream.is_read_by_kernel() { Markers::Written } else { markers_on(link) };
                 stream.inner.proto.accept(open, slot.0, self.nonce(), ring, markers)
             }

@@ -127,7 +127,7 @@ impl<'a> StreamGuard<'a> {
 
     /// As [`change`](StreamGuard::change), of bytes on the anchor: mostly there is nothing to flush.
     #[inline]
-    fn move_on_anchor(&mut self, count: impl FnOnce(&mut LockedStream<'a>)) {
+    pub(super) fn move_on_anchor(&mut self, count: impl FnOnce(&mut LockedStream<'a>)) {
         count(&mut self.stream);
         if self.stream.inner.reported.flow == Flow::Anchor {
             debug_assert!(
@@ -179,9 +179,19 @@ impl LockedStream<'_> {
         self.cell.ends.confirm(role, || anchor.is_plain_tcp(), || anchor.local_address())
     }
 
+    /// Begins an attempt at promotion: from here on bytes may travel elsewhere than on the anchor.
+    ///
+    /// # Errors
+    /// The reason why the stream stays there.
+    pub(crate) fn leave_kernel(&mut self) -> Result<(), Reason> {
+        self.cell.may_leave_kernel()?;
+        self.inner.tcp.takers.dismiss()?;
+        self.count_positions()
+    }
+
     /// Counts the positions of a stream that is to be promoted. The anchor must have carried exactly the bytes that
     /// this process has moved, or else the descriptor is used in ways that the library does not see.
-    pub(crate) fn count_positions(&mut self) -> Result<(), Reason> {
+    fn count_positions(&mut self) -> Result<(), Reason> {
         let inner = &mut *self.inner;
         if inner.tcp.recount || !inner.anchor.is_at(inner.tcp.carried) {
             match inner.anchor.position() {
@@ -308,7 +318,7 @@ impl LockedStream<'_> {
     /// `n` bytes of the program were read from the anchor. If a record may come next, and bytes are there, they are
     /// handled now: their event may have come while others were still in front of them, and will not come again.
     #[inline]
-    fn anchor_received(&mut self, n: usize) {
+    pub(super) fn anchor_received(&mut self, n: usize) {
         if self.inner.proto.awaits_reader() {
             self.require_marker();
         }

@@ -1,6 +1,7 @@
 //! The states of a stream that its protocol state machine does not have, and the parts that its lock covers.
 
 use netacc_device::{AnchorPosition, Instant, PeerAddress, QueuePairId};
+use netacc_proto::Reason;
 
 use super::corked::Cork;
 use crate::counted::Tallied;
@@ -177,6 +178,7 @@ pub(crate) struct AnchorState {
     pub(crate) replay_since: Option<Instant>,
     /// SO_RCVLOWAT of the anchor.
     pub(crate) low_water: u32,
+    pub(crate) takers: Takers,
 }
 
 impl AnchorState {
@@ -189,7 +191,53 @@ impl AnchorState {
             partial: Partial::default(),
             replay_since: None,
             low_water: 1,
+            takers: Takers::Admitted(0),
         }
+    }
+}
+
+/// The threads that sleep in the kernel and take bytes off the anchor there: see
+/// [`StreamCell::take_asleep`](crate::StreamCell::take_asleep). They would also take a record, so no attempt at promotion begins
+/// meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takers {
+    /// There are so many, and others may join them.
+    Admitted(u32),
+    /// A promotion has been attempted. There are so many left, and no thread joins them.
+    Leaving(u32),
+}
+
+impl Takers {
+    /// A thread is about to sleep. Whether it may take bytes there.
+    #[inline]
+    pub(crate) fn join(&mut self) -> bool {
+        match self {
+            Takers::Admitted(count) => {
+                *count += 1;
+                true
+            }
+            Takers::Leaving(_) => false,
+        }
+    }
+
+    /// A thread that has joined is up.
+    #[inline]
+    pub(crate) fn leave(&mut self) {
+        let (Takers::Admitted(count) | Takers::Leaving(count)) = self;
+        *count = count.saturating_sub(1);
+    }
+
+    /// A promotion is attempted.
+    ///
+    /// # Errors
+    /// There are some: it fails.
+    pub(crate) fn dismiss(&mut self) -> Result<(), Reason> {
+        let (Takers::Admitted(count) | Takers::Leaving(count)) = *self;
+        *self = Takers::Leaving(count);
+        if count > 0 {
+            return Err(Reason::PeerBusy);
+        }
+        Ok(())
     }
 }
 

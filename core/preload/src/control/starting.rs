@@ -98,6 +98,7 @@ fn make() -> Runtime {
         ended_epoll_waits: AtomicU64::new(0),
         services: Services::new(&config.promotion),
         lifetimes: Lifetimes::default(),
+        served: Lifetimes::default(),
         crowds: Crowds::default(),
         config,
         problems,

@@ -587,6 +587,7 @@ fn begin(fd: c_int, role: Role, peer: Option<SocketAddr>, local: Local) -> Begin
         crowd: (!accepted && rt.config.promotion.admits_crowds()).then(|| rt.crowds.join(&tuple.remote)),
         answers: answers(rt, role, &tuple),
         sleeps: Sleeps::of_new(accepted),
+        asked_at: if accepted { rt.served.first_try(&tuple.local, 0) } else { 0 },
     }
 }
 

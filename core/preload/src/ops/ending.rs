@@ -209,11 +209,15 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return false };
     let Some(endpoint) = rt.endpoint() else { return false };
     let mut guard = cell.lock(endpoint);
+    let c = guard.counters();
+    let calls = u64::from(sock.operations.load(Ordering::Relaxed)) + c.tx_msgs_link + c.rx_msgs_link;
+    let bytes = c.tx_bytes_tcp + c.rx_bytes_tcp + c.tx_bytes_link + c.rx_bytes_link;
+    let tuple = cell.tuple();
     if !sock.accepted {
-        let c = guard.counters();
-        let calls = u64::from(sock.operations.load(Ordering::Relaxed)) + c.tx_msgs_link + c.rx_msgs_link;
-        let bytes = c.tx_bytes_tcp + c.rx_bytes_tcp + c.tx_bytes_link + c.rx_bytes_link;
-        rt.lifetimes.note_end(&cell.tuple().remote, calls, bytes);
+        rt.lifetimes.note_end(&tuple.remote, calls, bytes);
+    } else if calls > 0 {
+        // One that was not used was only to show that the service is there.
+        rt.served.note_end(&tuple.local, calls, bytes);
     }
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         if guard.proto().replay_left() > 0 {

@@ -17,6 +17,7 @@ pub(super) fn record_sent(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, l
     if let Some(answers) = sock.answers.as_ref().filter(|answers| answers.record_sent(cell.readiness(), len)) {
         leave_slow_link(rt, answers, cell);
     }
+    sock.whole.record_sent();
     count_operation(rt, sock, cell);
 }
 

@@ -1,0 +1,58 @@
+/* A server of one thread with blocking calls, and clients one after the other, each a process of its own: `count` of them make
+ * two requests of 64 bytes, and the last one as many as the second argument says. Each request has a number, which its answer
+ * repeats. */
+
+#include <arpa/inet.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "exchange.h"
+
+static void ask(const struct sockaddr_in *address, int requests)
+{
+    char message[MESSAGE] = {0}, answer[MESSAGE];
+    int server = socket(AF_INET, SOCK_STREAM, 0);
+    must(connect(server, (const struct sockaddr *)address, sizeof *address) == 0, "connect");
+    for (int i = 0; i < requests; i++) {
+        memcpy(message, &i, sizeof i);
+        must(send(server, message, MESSAGE, 0) == MESSAGE, "send");
+        must(recv(server, answer, MESSAGE, MSG_WAITALL) == MESSAGE, "recv");
+        must(memcmp(message, answer, MESSAGE) == 0, "another answer");
+    }
+}
+
+static void serve(int listener, const struct sockaddr_in *address, int requests)
+{
+    char message[MESSAGE];
+    ssize_t length;
+    int status;
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        must(close(listener) == 0, "close");
+        ask(address, requests);
+        exit(0);
+    }
+    int client = accept(listener, NULL, NULL);
+    must(client >= 0, "accept");
+    while ((length = recv(client, message, MESSAGE, 0)) > 0)
+        must(send(client, message, (size_t)length, 0) == length, "send");
+    must(length == 0 && close(client) == 0, "the end");
+    must(waitpid(child, &status, 0) == child && status == 0, "the client");
+}
+
+int main(int argc, char **argv)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    must(argc == 3, "usage: clients COUNT REQUESTS");
+    must(bind(listener, (struct sockaddr *)&address, len) == 0 && listen(listener, 1) == 0, "listen");
+    must(getsockname(listener, (struct sockaddr *)&address, &len) == 0, "getsockname");
+    for (int i = 0; i < atoi(argv[1]); i++)
+        serve(listener, &address, 2);
+    serve(listener, &address, atoi(argv[2]));
+    puts("done");
+    return 0;
+}
