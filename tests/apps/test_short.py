@@ -42,6 +42,17 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_program(tmp_path_factory.mktemp("short"), "short")
 
 
+def _with_link_bytes(folder: Path, command: list[str | Path], **environment: str) -> tuple[str, int]:
+    """What the program prints, and the bytes that the process with the most of them has sent on links."""
+    stats = folder / "stats"
+    env = {"PATH": "/usr/bin:/bin", "NETACC_CONF": "/dev/null", "NETACC_EXIT_STATS": str(stats)} | environment
+    launcher: list[str | Path] = [binaries() / "netacc_run", *command]
+    done = subprocess.run(launcher, env=env, check=True, stdout=subprocess.PIPE, text=True, timeout=120)
+    return done.stdout, max(
+        json.loads(line)["cnt"]["tx_bytes_link"] for line in stats.read_text().splitlines()
+    )
+
+
 @pytest.mark.parametrize("requests", [0, 1, 5, 10])
 def test_short_connections_cost_little_more_than_on_tcp(requests: int, program: Path, tmp_path: Path) -> None:
     stats = tmp_path / "stats"
@@ -75,25 +86,41 @@ def test_short_connections_make_the_calls_of_tcp(program: Path, tmp_path: Path) 
     assert all(abs(more) < 0.2 for more in added.values()), added
 
 
-def test_a_server_of_short_clients_gives_a_long_one_its_link(tmp_path: Path) -> None:
-    """Breaks if the client's request found the server's thread asleep in a receive that takes what comes, and either
+@pytest.mark.parametrize("again", range(3))
+def test_a_server_of_short_clients_gives_a_long_one_its_link(again: int, tmp_path: Path) -> None:
+    """Breaks if the client's request found the server's thread asleep in a receive that takes what comes, and
     the link's first record was taken for the client's bytes, or the client did not ask again."""
-    clients = compile_program(tmp_path, "clients")
-    counted = tmp_path / "counted"
-    env = {"PATH": "/usr/bin:/bin", "NETACC_CONF": "/dev/null", "NETACC_EXIT_STATS": str(counted)}
-    command: list[str | Path] = [binaries() / "netacc_run", clients, "8", "20000"]
-    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True, timeout=120)
-    assert done.stdout == "done\n"
-    sent = max(json.loads(line)["cnt"]["tx_bytes_link"] for line in counted.read_text().splitlines())
+    done, sent = _with_link_bytes(tmp_path, [compile_program(tmp_path, "clients"), "8", "20000"])
+    assert done == "done\n"
+    assert sent > 15_000 * 64, again
+
+
+def test_a_server_of_short_clients_makes_the_receives_of_tcp(tmp_path: Path) -> None:
+    """Breaks if it did not learn that its clients are short, each of which is a process that has not."""
+    clients = 100
+    # Of the server's own thread, which makes three for each connection.
+    command: list[str | Path] = ["strace", "-c", "-U", "calls,name", "-o", tmp_path / "trace"]
+    command += [binaries() / "netacc_run", compile_program(tmp_path, "clients"), str(clients), "2"]
+    env = {"PATH": "/usr/bin:/bin", "NETACC_CONF": "/dev/null"}
+    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    lines = [line.split() for line in (tmp_path / "trace").read_text().splitlines()]
+    received = next(int(words[0]) for words in lines if words[-1:] == ["recvfrom"])
+    # Those of the connections that it has learned from are twice as many, and one client is longer.
+    natively = 3 * 2 * (clients + 1)
+    assert natively <= received <= natively + 50
+
+
+def test_a_thread_that_only_receives_does_not_keep_a_connection_on_tcp(tmp_path: Path) -> None:
+    """Breaks if the kernel served its receive whole: an attempt at promotion fails meanwhile."""
+    command: list[str | Path] = [compile_program(tmp_path, "duplex", "-pthread"), "20000"]
+    # As after short connections to the same service.
+    done, sent = _with_link_bytes(tmp_path, command, NACC_PROMOTE_AFTER="24")
+    assert done == "done\n"
     assert sent > 15_000 * 64
 
 
 def test_a_long_connection_after_short_ones_gets_its_link(program: Path, tmp_path: Path) -> None:
     """Breaks if a service with short connections would keep all others on TCP."""
-    counted = tmp_path / "counted"
-    env = {"PATH": "/usr/bin:/bin", "NETACC_CONF": "/dev/null", "NETACC_EXIT_STATS": str(counted)}
     # 8 connections of 2 requests, and then one of 20,000.
-    command: list[str | Path] = [binaries() / "netacc_run", program, "8", "2", "20000"]
-    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL, timeout=120)
-    sent = sum(json.loads(line)["cnt"]["tx_bytes_link"] for line in counted.read_text().splitlines())
+    _, sent = _with_link_bytes(tmp_path, [program, "8", "2", "20000"])
     assert sent > 20_000 * 64

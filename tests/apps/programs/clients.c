@@ -1,6 +1,6 @@
-/* A server of one thread with blocking calls, and clients one after the other, each a process of its own: `count` of them make
- * two requests of 64 bytes, and the last one as many as the second argument says. Each request has a number, which its answer
- * repeats. */
+/* A server of one thread with blocking calls, and clients one after the other, each a process of its own, with two connections one
+ * after the other. `count` of them make two requests of 64 bytes on each, and the last one as many as the second argument says on
+ * its second connection. Each request has a number, which its answer repeats. */
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -20,25 +20,33 @@ static void ask(const struct sockaddr_in *address, int requests)
         must(recv(server, answer, MESSAGE, MSG_WAITALL) == MESSAGE, "recv");
         must(memcmp(message, answer, MESSAGE) == 0, "another answer");
     }
+    must(close(server) == 0, "close");
 }
 
-static void serve(int listener, const struct sockaddr_in *address, int requests)
+static void answer(int listener)
 {
     char message[MESSAGE];
     ssize_t length;
-    int status;
-    pid_t child = fork();
-    must(child >= 0, "fork");
-    if (child == 0) {
-        must(close(listener) == 0, "close");
-        ask(address, requests);
-        exit(0);
-    }
     int client = accept(listener, NULL, NULL);
     must(client >= 0, "accept");
     while ((length = recv(client, message, MESSAGE, 0)) > 0)
         must(send(client, message, (size_t)length, 0) == length, "send");
     must(length == 0 && close(client) == 0, "the end");
+}
+
+static void serve(int listener, const struct sockaddr_in *address, int requests)
+{
+    int status;
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        must(close(listener) == 0, "close");
+        ask(address, 2);
+        ask(address, requests);
+        exit(0);
+    }
+    answer(listener);
+    answer(listener);
     must(waitpid(child, &status, 0) == child && status == 0, "the client");
 }
 

@@ -112,7 +112,8 @@ pub(super) unsafe fn receive(
     let cell = sock.stream.as_ref()?;
     let rt = runtime::get()?;
     let endpoint = rt.endpoint()?;
-    if !is_usual(sock, flags & !libc::MSG_WAITALL) {
+    // A receive of nothing waits, and a read of nothing does not.
+    if len == 0 || !is_usual(sock, flags & !libc::MSG_WAITALL) {
         return None;
     }
     if flags & libc::MSG_DONTWAIT == 0 && sock.is_served_whole(cell) {
