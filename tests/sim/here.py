@@ -30,10 +30,16 @@ from tests.sim.rows import Row, mean, simulate
 #: The aim, for a machine on which nothing else runs. The processor time of a request has none.
 AIMS = {"rate": 0.1, "p50": 0.1, "p95": 0.15, "p99": 0.2, "p999": 0.3}
 LATENCIES = ("p50", "p95", "p99", "p999")
-#: Sleeps for each request, by the end of the simulation; without an aim, too.
-SLEEPS = {"servers": "server_sleeps", "clients": "client_sleeps"}
-#: Of figures that are no times.
-UNITS = {"rate": "/s", **dict.fromkeys(SLEEPS.values(), "")}
+#: Of each end for each request, as `netacc bench` and the simulation count them: how often it sleeps, how often
+#: it asks for what is ready, and nanoseconds of polling. On TCP sleeps alone are counted. Without an
+#: aim, too: they show why the others differ.
+COUNTS = {
+    f"{end}_{what}": (f"{end}s", counted)
+    for end in ("server", "client")
+    for what, counted in (("sleeps", "wake_ups"), ("asks", "asks"), ("spun_ns", "polling_ns"))
+}
+#: Of figures that are not microseconds.
+UNITS = {"rate": "/s"} | {name: "ns" if name.endswith("_ns") else "" for name in COUNTS}
 #: Processors that other work keeps busy, at most, for the aims to count.
 QUIET = 0.1
 #: The loads that are predicted, and the seconds of each measurement, for most of which all are connected.
@@ -380,8 +386,8 @@ def _figures(run: measuring.Run) -> dict[str, float]:
     """What is predicted of a load."""
     figures = {"rate": run["requests_per_s"], "cpu": run["server_cpu_s"] * 1e6 / run["requests"]}
     figures |= {name: float(run["latency_us"][name]) for name in LATENCIES}
-    # Counts show why the others differ: they depend on the order of events more than on costs.
-    return figures | {name: run["waits"][name] for name in SLEEPS.values()}
+    waits = run["waits"]
+    return figures | {name: waits[name] for name in COUNTS if waits.get(name) is not None}
 
 
 def _predict(
@@ -401,5 +407,5 @@ def _predict(
     found = {name: mean(point, "set", f"{name}_ns") / 1000 for name in LATENCIES}
     meta = point.runs[0].meta
     found["cpu"] = (meta["servers"]["busy_ns"] + meta["servers"]["polling_ns"]) / meta["answered"] / 1000
-    found |= {name: meta[end]["wake_ups"] / meta["answered"] for end, name in SLEEPS.items()}
+    found |= {name: meta[end][counted] / meta["answered"] for name, (end, counted) in COUNTS.items()}
     return {"rate": mean(point, "set", "answered_per_s"), **found}

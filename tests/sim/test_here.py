@@ -148,7 +148,7 @@ def test_figures_have_the_spread_of_rounds_that_are_alike() -> None:
     """Breaks if rounds at another speed make figures look less known, or the fastest one counts no more."""
     rounds = [_round(100_000, 1103), _round(104_000, 847), _round(80_000, 1191), _round(98_900, 1063)]
     seen = {"rate": 9e4, "p50": 471.0, "p95": 559.0, "p99": 1050.0, "p999": 2000.0, "cpu": 6.0}
-    seen |= dict.fromkeys(here.SLEEPS.values(), 0.0)
+    seen |= dict.fromkeys(here.COUNTS, 0.0)
     rows = {row.what: row for row in here.compared("tcp", rounds, "tcp", seen, 8.0)}
     p99, rate = rows["tcp: p99 (predicted)"], rows["tcp: rate (predicted)"]
     assert (p99.expected, p99.simulated, p99.spread) == (847, 1050, (847, 1103))
@@ -157,6 +157,8 @@ def test_figures_have_the_spread_of_rounds_that_are_alike() -> None:
     assert "| 847.0 (847.0 to 1,103.0) us |" in p99.line()
     assert p99.line().endswith("| 1.240 | 20.0% | within the measured spread |")
     assert rate.line().endswith("| 0.865 | 10.0% | NO |")
+    counted = {what for what in rows if what.split(": ")[1].split(" ")[0] in here.COUNTS}
+    assert counted == {"tcp: server_sleeps (predicted)", "tcp: client_sleeps (predicted)"}
     # Beside other work no bound counts.
     busy = {row.what: row.tolerance for row in here.compared("tcp", rounds, "tcp", seen, None)}
     assert set(busy.values()) == {None}
@@ -164,6 +166,20 @@ def test_figures_have_the_spread_of_rounds_that_are_alike() -> None:
     assert {row.what: row.tolerance for row in here.compared("tcp", rounds, "tcp", seen, 471.0)}[
         "tcp: p50 (predicted)"
     ] == pytest.approx(1.0)
+
+
+def test_what_an_end_waits_for_is_compared() -> None:
+    """Breaks if a count of one end were compared with another count, or with that of the other end."""
+    load = _round(100_000, 1000)
+    names = sorted(here.COUNTS)
+    load["paths"]["tcp"]["runs"][0]["waits"] = {name: number for number, name in enumerate(names)}
+    seen = dict.fromkeys(("rate", "cpu", *here.LATENCIES), 1.0)
+    seen |= {name: 10.0 + number for number, name in enumerate(names)}
+    rows = [row for row in here.compared("tcp", [load], "tcp", seen, 8.0) if row.simulated >= 10]
+    assert [(row.what.split(" ")[1], row.simulated - row.expected) for row in rows] == [
+        (name, 10) for name in here.COUNTS
+    ]
+    assert {row.unit for row in rows} == {"", "ns"}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@
 //!
 //! Invariant: the way that is not in use is tried for at most one [`WINDOW`] (or until one spin is preempted) in each
 //! interval. Each way has an interval of its own, which doubles, or more, as long as that way loses: how long sleeping has been the
-//! worse one says nothing about how soon spinning is worth a trial.
+//! worse one says nothing about how soon spinning is worth a trial. Spinning that has won is tried as soon as at first, once it is not in use;
+//! sleeping is tried as rarely as before, unless spins cost more than it did.
 
 use netacc_device::Instant;
 use std::time::Duration;
@@ -146,9 +147,10 @@ impl Choice {
         }
         match self.phase {
             Phase::Trial if !is_lost && self.is_better(cost) => {
-                // If the peer does not begin to spin, this has not been worth it.
-                if self.in_use == Strategy::Sleep || cost <= WORTH_NS {
-                    *self.interval_of_use() = RETRY;
+                // If the peer does not begin to spin, this has not been worth it. Sleeping is tried soon in any case once spins
+                // cost more than it does: that it has won once, perhaps against a spin that was held up, is no reason to do so.
+                if self.in_use == Strategy::Spin && cost <= WORTH_NS {
+                    self.spin_interval = RETRY;
                 }
                 self.decide(now);
             }
@@ -186,13 +188,14 @@ impl Choice {
 
     /// Whether a few events on trial have cost far more than the other way does: the trial need not last longer.
     fn is_far_behind(&self) -> bool {
-        let other = match self.in_use {
-            Strategy::Spin => self.sleep_ns,
-            Strategy::Sleep => self.spin_ns,
+        // A few spins may have lost much by chance. Sleeps take longer by the wake-up, each of them.
+        let (other, times) = match self.in_use {
+            Strategy::Spin => (self.sleep_ns, 4),
+            Strategy::Sleep => (self.spin_ns, 2),
         };
         let cost = self.window.waited_ns / self.window.events.max(1);
         let is_worthless = self.in_use == Strategy::Spin && self.is_worthless(cost);
-        self.window.waits >= FEW_WAITS && (is_worthless || other.is_some_and(|other| cost > 4 * other))
+        self.window.waits >= FEW_WAITS && (is_worthless || other.is_some_and(|other| cost > times * other))
     }
 
     /// Whether spins of this cost are not worth the processor's time.
@@ -324,6 +327,36 @@ mod tests {
         }
         let [spin, sleep] = spent;
         assert!(sleep * 10 < spin, "{spin} ns spinning, {sleep} ns asleep");
+    }
+
+    // Breaks if a trial of sleeping lasts although a few sleeps show that it is the worse way: an event loop that found its
+    // events awake spent a thirtieth of its time so, and had its slowest answers then.
+    #[test]
+    fn sleeps_that_cost_twice_as_much_are_few() {
+        let machine = Machine { spin_ns: 8_000, sleep_ns: 20_000, preempted: None };
+        let [_, sleep] = run(&mut Choice::new(), &machine, 0, SECONDS).spent;
+        let trials = (SECONDS.as_nanos() / RETRY_MAX.as_nanos()) as u64
+            + u64::from((RETRY_MAX.as_nanos() / RETRY.as_nanos()).ilog2())
+            + 2;
+        assert!(sleep / machine.sleep_ns <= trials * FEW_WAITS, "{} sleeps", sleep / machine.sleep_ns);
+    }
+
+    // Breaks if sleeping is tried as often as at first each time that it has won against spins that something held up for a moment.
+    #[test]
+    fn a_spin_that_is_held_up_changes_little() {
+        let machine = Machine { spin_ns: 8_000, sleep_ns: 20_000, preempted: None };
+        let held_up = Machine { spin_ns: 60_000, ..machine };
+        let mut choice = Choice::new();
+        let mut end = run(&mut choice, &machine, 0, SECONDS).now;
+        let interval = choice.sleep_interval;
+        for _ in 0..10 {
+            for (machine, lasting) in [(&held_up, Duration::from_millis(10)), (&machine, Duration::from_millis(1_000))]
+            {
+                end = run(&mut choice, machine, end, lasting).now;
+            }
+            assert_eq!(choice.strategy(), Strategy::Spin);
+        }
+        assert!(choice.sleep_ns.is_some() && choice.sleep_interval >= interval, "{choice:?}");
     }
 
     #[test]
