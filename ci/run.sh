@@ -186,11 +186,16 @@ place() { # FROM TO
     mv "$2.new" "$2"
 }
 
+# At fixed addresses: a static program that may lie anywhere relocates itself, and each page that it changes is a copy.
+build_launcher() { # TARGET
+    cargo rustc --release --locked -p netacc-launcher --bin netacc_run --target "$1" -- -C relocation-model=static
+}
+
 job_build() { # the release binaries and the library
     need_rust
     # The library of the packages differs in the last step of its build only, which is the longest one.
     cargo build --release --locked --workspace --exclude netacc-portable
-    cargo build --release --locked -p netacc-launcher --target "$LAUNCHER_TARGET"
+    build_launcher "$LAUNCHER_TARGET"
     place "target/$LAUNCHER_TARGET/release/netacc_run" target/release/netacc_run
     # Cargo cannot put a dash into a library's name.
     place target/release/libnetacc_preload.so target/release/libnetacc-preload.so
@@ -426,7 +431,7 @@ job_packages-aarch64() { # the same for aarch64, cross-built; tried by QEMU's us
     # Rust brings all that a static program with musl needs.
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
     cargo build --release --locked --target "$triple" -p netacc-cli -p netacc-portable
-    cargo build --release --locked --target "$launcher" -p netacc-launcher
+    build_launcher "$launcher"
     place "target/$launcher/release/netacc_run" "target/$triple/release/netacc_run"
     rm -f target/packages/*arm64* target/packages/*aarch64*
     .venv/bin/python -m ci.packages --machine aarch64 "target/$triple/release" target/packages

@@ -17,13 +17,14 @@ PROGRAM = "/bin/true"
 #: Of the library: it is mapped (8 calls), looks for sockets that the program was started with (a call for
 #: each of the descriptors 0 to 63), protects its data, and maps the program's file to see whether it is Go
 #: (5 calls). It loads no library, reads no other file, allocates nothing.
-LIBRARY_CALLS = 81
-#: Of `netacc_run`: its own start, the search for the program and the library, and the file of the program.
-LAUNCHER_CALLS = 50
+LIBRARY_CALLS = 79
+#: Of `netacc_run`: its own start (3 calls), the configuration (5), the program's file (10), and the library (2). It
+#: reads a file once, and memory is an array of its own.
+LAUNCHER_CALLS = 20
 #: Measured: 28 to 33, of which about half are for relocated data.
 LIBRARY_FAULTS = 38
-#: Measured: 25; 39 with a static glibc and 70 with a dynamic one, which also take longer in other ways.
-LAUNCHER_FAULTS = 30
+#: Measured: 16 to 18. With the C library's memory there were 2 to 4 more, and 5 to 8 more for relocated data.
+LAUNCHER_FAULTS = 20
 #: Whether a page of a file is mapped together with others depends on the page cache.
 RUNS = 5
 

@@ -1,6 +1,6 @@
 //! Merges the sources in their order, and checks the rules that relate several keys.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, MemoryConfig};
@@ -57,12 +57,15 @@ impl Loader {
 
     /// Takes the variables that begin with [`KEY_PREFIX`] as settings. A non-empty
     /// [`CONFIG_PATH_VARIABLE`] among them names the file, unless [`Loader::file`] is called after.
-    pub fn environment(mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+    pub fn environment<S: AsRef<OsStr> + Into<OsString>>(
+        mut self,
+        variables: impl IntoIterator<Item = (S, S)>,
+    ) -> Self {
         for (name, value) in variables {
-            if name == CONFIG_PATH_VARIABLE && !value.is_empty() {
-                self = self.file(value);
-            } else if name.as_encoded_bytes().starts_with(KEY_PREFIX.as_bytes()) {
-                self.environment.push((name, value));
+            if name.as_ref() == CONFIG_PATH_VARIABLE && !value.as_ref().is_empty() {
+                self = self.file(value.into());
+            } else if name.as_ref().as_encoded_bytes().starts_with(KEY_PREFIX.as_bytes()) {
+                self.environment.push((name.into(), value.into()));
             }
         }
         self

@@ -1,8 +1,7 @@
 //! The dynamic section of a program: the libraries that it needs, and their search path. Files may have any contents:
 //! every offset and length is checked, and an invalid one gives no result.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use super::executable::Executable;
 
 /// The parts that are read.
 #[derive(Debug, Default)]
@@ -44,33 +43,33 @@ struct Segment {
 }
 
 /// The dynamic section of an ELF file of this word size and byte order.
-pub(super) fn dynamic(file: &File) -> Option<Dynamic> {
+pub(super) fn dynamic(file: &Executable) -> Option<Dynamic> {
     let segments = segments(file)?;
     let section = segments.iter().find(|segment| segment.kind == PT_DYNAMIC)?;
-    let entries = read(file, section.offset, section.len.min(MAX_ENTRIES * 16))?;
+    let entries = file.read(section.offset, section.len.min(MAX_ENTRIES * 16))?;
     let entries: Vec<(u64, u64)> = entries.chunks_exact(16).map(|entry| (word(entry, 0), word(entry, 8))).collect();
     let value = |tag| entries.iter().find(|entry| entry.0 == tag).map(|entry| entry.1);
     let names_at = value(DT_STRTAB)?;
     let holds = |segment: &&Segment| segment.kind == PT_LOAD && names_at.wrapping_sub(segment.address) < segment.len;
     let segment = segments.iter().find(holds)?;
     let offset = segment.offset.checked_add(names_at - segment.address)?;
-    let names = read(file, offset, value(DT_STRSZ)?.min(MAX_NAMES))?;
+    let names = file.read(offset, value(DT_STRSZ)?.min(MAX_NAMES))?;
     let name = |at: u64| Some(names.get(usize::try_from(at).ok()?..)?.split(|byte| *byte == 0).next()?.to_vec());
     let needed = entries.iter().filter(|entry| entry.0 == DT_NEEDED).filter_map(|entry| name(entry.1)).collect();
     let search_path = value(DT_RUNPATH).or(value(DT_RPATH)).and_then(name).unwrap_or_default();
     Some(Dynamic { needed, search_path, names })
 }
 
-fn segments(file: &File) -> Option<Vec<Segment>> {
+fn segments(file: &Executable) -> Option<Vec<Segment>> {
     const ENTRY_BYTES: u16 = 56;
-    let head = read(file, 0, 64)?;
+    let head = file.read(0, 64)?;
     let own_byte_order = if cfg!(target_endian = "little") { 1 } else { 2 };
     let own = head.starts_with(b"\x7fELF\x02") && head[5] == own_byte_order;
     let half = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
     if !own || half(54) != ENTRY_BYTES {
         return None;
     }
-    let table = read(file, word(&head, 32), u64::from(half(56).min(MAX_HEADERS)) * u64::from(ENTRY_BYTES))?;
+    let table = file.read(word(&head, 32), u64::from(half(56).min(MAX_HEADERS)) * u64::from(ENTRY_BYTES))?;
     let segment = |entry: &[u8]| Segment {
         kind: u32::from_ne_bytes([entry[0], entry[1], entry[2], entry[3]]),
         offset: word(entry, 8),
@@ -78,15 +77,6 @@ fn segments(file: &File) -> Option<Vec<Segment>> {
         len: word(entry, 32),
     };
     Some(table.chunks_exact(ENTRY_BYTES.into()).map(segment).collect())
-}
-
-/// This number of bytes from that offset; `None` if the file has fewer.
-fn read(file: &File, at: u64, len: u64) -> Option<Vec<u8>> {
-    let size = file.metadata().ok()?.len();
-    at.checked_add(len).filter(|end| *end <= size)?;
-    let mut bytes = vec![0; usize::try_from(len).ok()?];
-    file.read_exact_at(&mut bytes, at).ok()?;
-    Some(bytes)
 }
 
 /// The eight bytes at `at`, which exist.
@@ -102,7 +92,7 @@ mod tests {
 
     #[test]
     fn this_very_program_needs_the_c_library() {
-        let own = File::open(std::env::current_exe().expect("it runs")).expect("it is readable");
+        let own = Executable::open(&std::env::current_exe().expect("it runs")).expect("it is readable");
         let dynamic = dynamic(&own).expect("it is dynamically linked");
         assert!(dynamic.needed.iter().any(|name| name.starts_with(b"libc.so")), "{:?}", dynamic.needed);
         assert!(dynamic.has_name("malloc") && !dynamic.has_name("__tsan_"));
@@ -116,7 +106,7 @@ mod tests {
         let mut state = 7u64;
         for cut in [0, 5, 63, 64, 100, 4096] {
             std::fs::write(file.path(), &own[..cut]).expect("writable");
-            assert!(dynamic(&File::open(file.path()).expect("it is there")).is_none());
+            assert!(dynamic(&Executable::open(file.path()).expect("it is there")).is_none());
         }
         for _ in 0..200 {
             let mut bytes = own[..own.len().min(8192)].to_vec();
@@ -125,7 +115,7 @@ mod tests {
                 bytes[16 + (state >> 33) as usize % 1000] = (state >> 20) as u8;
             }
             std::fs::write(file.path(), &bytes).expect("writable");
-            let _ = dynamic(&File::open(file.path()).expect("it is there"));
+            let _ = dynamic(&Executable::open(file.path()).expect("it is there"));
         }
     }
 }

@@ -8,14 +8,20 @@
 //! Every start of a program pays for this one's start, too. So it is a crate of its own with few dependencies, and the
 //! build links it with musl: the start of a program with glibc executes about eighty `cpuid` instructions, and each of
 //! these takes microseconds in a virtual machine.
+//!
+//! Page faults take most of what is left. So the build puts it at fixed addresses, which needs no relocation, and memory
+//! comes from an [`arena`].
 
+pub mod arena;
 mod args;
 mod elf;
+mod environment;
+mod executable;
 mod library;
 mod program;
 mod sanitizer;
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +30,8 @@ use netacc_loader::{PROGRAM_VARIABLE, REPORT_VARIABLE};
 use nix::errno::Errno;
 
 use args::{Invocation, Request, HELP};
+use environment::Environment;
+use executable::Executable;
 
 /// The library's path, if it is not in the usual places.
 pub const LIBRARY_VARIABLE: &str = "NETACC_PRELOAD";
@@ -35,9 +43,9 @@ const USAGE_STATUS: u8 = 2;
 const NOT_EXECUTABLE_STATUS: u8 = 126;
 const NOT_FOUND_STATUS: u8 = 127;
 
-/// Runs netacc_run with these arguments, the program's own name first. Returns an exit status only if it cannot become
-/// the program.
-pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+/// Runs netacc_run with these arguments, the program's own name first, and these strings of the environment. Returns an
+/// exit status only if it cannot become the program.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: impl IntoIterator<Item = &'static CStr>) -> u8 {
     match args::parse(arguments) {
         Ok(Invocation::Help) => {
             print!("{HELP}");
@@ -47,7 +55,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             println!("netacc_run {}", env!("CARGO_PKG_VERSION"));
             0
         }
-        Ok(Invocation::Run(request)) => launch(&request),
+        Ok(Invocation::Run(request)) => launch(&request, Environment::new(environment)),
         Err(args::ArgsError::NoCommand) => {
             eprint!("{HELP}");
             USAGE_STATUS
@@ -59,27 +67,27 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-fn launch(request: &Request) -> u8 {
-    let config = match prepare_environment(request) {
+fn launch(request: &Request, mut environment: Environment) -> u8 {
+    let config = match prepare(&mut environment, request) {
         Ok(config) => config,
         Err(status) => return status,
     };
-    let search_path = std::env::var_os("PATH");
-    let found = program::find(&request.command, search_path.as_deref());
-    let obstacle = found.as_deref().and_then(program::obstacle);
+    let found = program::find(&request.command, environment.get("PATH"));
+    let file = found.as_deref().and_then(|path| Some((path, Executable::open(path)?)));
+    let obstacle = file.as_ref().and_then(|(path, file)| program::obstacle(path, file));
     // A program that could not even start with the library gets no preload.
     let is_fatal = obstacle.as_ref().is_some_and(program::Obstacle::is_fatal);
-    let sanitizer = found.as_deref().map(sanitizer::of).unwrap_or_default();
-    let library = if is_fatal { None } else { preload(&sanitizer) };
+    let sanitizer = file.map(|(path, file)| sanitizer::of(path, &file)).unwrap_or_default();
+    let library = if is_fatal { None } else { preload(&mut environment, &sanitizer) };
     let is_static = config.static_programs && obstacle.as_ref().is_some_and(program::Obstacle::is_static_program);
     let loader = library.filter(|_| is_static).and_then(|library| library::static_loader(&library));
     if let Some(obstacle) = obstacle.filter(|_| loader.is_none()) {
         warn(&obstacle);
     }
     if let (Some(loader), Some(program)) = (loader, &found) {
-        become_static_program(request, &loader, program);
+        become_static_program(request, environment.clone(), &loader, program);
     }
-    let errno = become_program(request, found.as_deref());
+    let errno = become_program(request, &environment, found.as_deref());
     let command = request.command.to_string_lossy();
     if found.is_none() && errno == Errno::ENOENT {
         warn(&format_args!("{command:?}: command not found"));
@@ -92,20 +100,20 @@ fn launch(request: &Request) -> u8 {
 
 /// Turns the flags into the variables that the library reads, and reports the problems of the rest of the
 /// configuration, because the library has no terminal for them.
-fn prepare_environment(request: &Request) -> Result<Config, u8> {
-    let mut loader = Loader::new().default_file().environment(std::env::vars_os());
+fn prepare(environment: &mut Environment, request: &Request) -> Result<Config, u8> {
+    let mut loader = Loader::new().default_file().environment(environment.variables());
     if let Some(path) = &request.config_path {
         // The program, or a child of it, may load the library in another directory.
         let path = std::path::absolute(path).map_err(|error| {
             warn(&format_args!("-f {path:?}: {error}"));
             USAGE_STATUS
         })?;
-        std::env::set_var(CONFIG_PATH_VARIABLE, &path);
+        environment.set(CONFIG_PATH_VARIABLE, &path);
         loader = loader.file(path);
     }
     for (flag, value) in &request.settings {
         if let Some(key) = KEYS.iter().find(|key| key.flag == Some(*flag)) {
-            std::env::set_var(key.name, value);
+            environment.set(key.name, value);
             loader = loader.flag(*flag, value);
         }
     }
@@ -113,20 +121,20 @@ fn prepare_environment(request: &Request) -> Result<Config, u8> {
     for problem in &problems {
         warn(problem);
     }
-    std::env::set_var(REPORTED_VARIABLE, "1");
+    environment.set(REPORTED_VARIABLE, "1");
     Ok(config)
 }
 
 /// Returns the library's path if it is found.
-fn preload(sanitizer: &sanitizer::Sanitizer) -> Option<PathBuf> {
-    let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty());
+fn preload(environment: &mut Environment, sanitizer: &sanitizer::Sanitizer) -> Option<PathBuf> {
+    let named = environment.get(LIBRARY_VARIABLE).filter(|path| !path.is_empty());
     let own_path = std::env::current_exe().ok();
-    match library::find(named.as_deref().map(Path::new), own_path.as_deref()) {
+    match library::find(named.map(Path::new), own_path.as_deref()) {
         Ok(path) => {
-            let list = library::prepend(&path, std::env::var_os("LD_PRELOAD").as_deref());
-            std::env::set_var("LD_PRELOAD", sanitizer.prepend(list));
-            if let Some((name, value)) = sanitizer.variable(std::env::var_os("TSAN_OPTIONS").as_deref()) {
-                std::env::set_var(name, value);
+            let list = library::prepend(&path, environment.get("LD_PRELOAD"));
+            environment.set("LD_PRELOAD", sanitizer.prepend(list));
+            if let Some((name, value)) = sanitizer.variable(environment.get("TSAN_OPTIONS")) {
+                environment.set(name, value);
             }
             Some(path)
         }
@@ -138,32 +146,37 @@ fn preload(sanitizer: &sanitizer::Sanitizer) -> Option<PathBuf> {
 }
 
 /// Replaces this process with the loader of static programs, which then is the program. Returns only if it fails.
-fn become_static_program(request: &Request, loader: &Path, program: &Path) {
+fn become_static_program(request: &Request, mut environment: Environment, loader: &Path, program: &Path) {
     // A directory that the program changes to does not matter: the loader opens the program first.
-    std::env::set_var(PROGRAM_VARIABLE, program);
-    std::env::set_var(REPORT_VARIABLE, "1");
-    replace(loader, [request.command.as_os_str()], &request.arguments);
-    std::env::remove_var(PROGRAM_VARIABLE);
-    std::env::remove_var(REPORT_VARIABLE);
+    environment.set(PROGRAM_VARIABLE, program);
+    environment.set(REPORT_VARIABLE, "1");
+    replace(loader, [request.command.as_os_str()], &request.arguments, &environment);
 }
 
 /// Replaces this process with the program, whose file is `found`, as `execvp` of glibc would. Returns only if it fails.
-fn become_program(request: &Request, found: Option<&Path>) -> Errno {
+fn become_program(request: &Request, environment: &Environment, found: Option<&Path>) -> Errno {
     // A path that names no file gets the kernel's reason; a name that is not in PATH has none.
     let file = match found {
         Some(file) => file,
         None if request.command.as_bytes().contains(&b'/') => Path::new(&request.command),
         None => return Errno::ENOENT,
     };
-    match replace(file, [request.command.as_os_str()], &request.arguments) {
+    match replace(file, [request.command.as_os_str()], &request.arguments, environment) {
         // A script without `#!`.
-        Errno::ENOEXEC => replace(Path::new(SHELL), [OsStr::new(SHELL), file.as_os_str()], &request.arguments),
+        Errno::ENOEXEC => {
+            replace(Path::new(SHELL), [OsStr::new(SHELL), file.as_os_str()], &request.arguments, environment)
+        }
         errno => errno,
     }
 }
 
 /// Returns only if it fails.
-fn replace<const N: usize>(file: &Path, first: [&OsStr; N], arguments: &[OsString]) -> Errno {
+fn replace<const N: usize>(
+    file: &Path,
+    first: [&OsStr; N],
+    arguments: &[OsString],
+    environment: &Environment,
+) -> Errno {
     let c_string = |text: &OsStr| CString::new(text.as_bytes());
     let all: Result<Vec<CString>, _> =
         first.into_iter().chain(arguments.iter().map(OsString::as_os_str)).map(c_string).collect();
@@ -171,7 +184,7 @@ fn replace<const N: usize>(file: &Path, first: [&OsStr; N], arguments: &[OsStrin
     let (Ok(file), Ok(all)) = (c_string(file.as_os_str()), all) else {
         return Errno::EINVAL;
     };
-    match nix::unistd::execv(&file, &all) {
+    match nix::unistd::execve(&file, &all, environment.strings()) {
         Ok(never) => match never {},
         Err(errno) => errno,
     }

@@ -8,18 +8,17 @@ use super::{shown, LIBRARY_VARIABLE};
 
 const LIBRARY: &str = "libnetacc-preload.so";
 
-/// Relative to netacc_run: the build directory, and the install directories below any prefix; the last one is Debian's.
-const BESIDE: [&str; 4] = [".", "../lib", "../lib64", MULTIARCH];
+/// The install directories below any prefix; the last one is Debian's. netacc_run is in `bin` beside them.
+const BELOW_PREFIX: [&str; 3] = ["lib", "lib64", MULTIARCH];
 
-const MULTIARCH: &str =
-    if cfg!(target_arch = "aarch64") { "../lib/aarch64-linux-gnu" } else { "../lib/x86_64-linux-gnu" };
+const MULTIARCH: &str = if cfg!(target_arch = "aarch64") { "lib/aarch64-linux-gnu" } else { "lib/x86_64-linux-gnu" };
 
 /// The directories of the system's own packages.
 const SYSTEM: [&str; 2] = ["/usr/lib", "/lib64"];
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LibraryError {
-    #[error("{LIBRARY} is neither beside netacc_run nor in ../lib, ../lib64, {MULTIARCH}, /usr/lib, /lib64, and {LIBRARY_VARIABLE} does not name it: the program stays on TCP")]
+    #[error("{LIBRARY} is neither beside netacc_run nor in ../lib, ../lib64, ../{MULTIARCH}, /usr/lib, /lib64, and {LIBRARY_VARIABLE} does not name it: the program stays on TCP")]
     NotFound,
     #[error("{LIBRARY_VARIABLE}={}: no such file: the program stays on TCP", shown(.0))]
     NamedNotFound(PathBuf),
@@ -27,7 +26,8 @@ pub(super) enum LibraryError {
     Unspeakable(PathBuf),
 }
 
-/// Finds the library: `named` if the user named it, or in the usual places. The path is absolute.
+/// Finds the library: `named` if the user named it, or in the usual places, of which the build directory is the first.
+/// `own_path` is netacc_run's in its canonical form. The result is one, too.
 ///
 /// # Errors
 /// It is nowhere, or at a path that `LD_PRELOAD` cannot hold.
@@ -36,17 +36,27 @@ pub(super) fn find(named: Option<&Path>, own_path: Option<&Path>) -> Result<Path
         Some(path) => path.canonicalize().map_err(|_| LibraryError::NamedNotFound(path.to_owned()))?,
         None => {
             let own_directory = own_path.and_then(Path::parent);
-            let beside = own_directory.into_iter().flat_map(|own| BESIDE.map(|place| own.join(place)));
-            beside
-                .chain(SYSTEM.map(PathBuf::from))
-                .find_map(|place| place.join(LIBRARY).canonicalize().ok())
-                .ok_or(LibraryError::NotFound)?
+            let beside = own_directory.map(|own| own.join(LIBRARY));
+            match beside.filter(|path| path.symlink_metadata().is_ok_and(|found| found.is_file())) {
+                Some(canonical) => canonical,
+                None => find_installed(own_directory).ok_or(LibraryError::NotFound)?,
+            }
         }
     };
     if path.as_os_str().as_bytes().iter().any(|byte| separates(*byte)) {
         return Err(LibraryError::Unspeakable(path));
     }
     Ok(path)
+}
+
+/// The library, as a symbolic link beside netacc_run, or in one of the directories of installed libraries.
+fn find_installed(own_directory: Option<&Path>) -> Option<PathBuf> {
+    let prefix = own_directory.and_then(Path::parent);
+    let below = prefix.into_iter().flat_map(|prefix| BELOW_PREFIX.map(|place| prefix.join(place)));
+    let places = own_directory.map(Path::to_owned).into_iter().chain(below).chain(SYSTEM.map(PathBuf::from));
+    let files = places.map(|place| place.join(LIBRARY));
+    // `canonicalize` checks each directory of a path, also of one that does not exist.
+    files.filter(|path| path.symlink_metadata().is_ok()).find_map(|path| path.canonicalize().ok())
 }
 
 /// The program that runs static programs; it lies beside the library.

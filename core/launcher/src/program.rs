@@ -5,15 +5,15 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{access, getgid, getuid, AccessFlags};
 use rustix::fs::{fstatvfs, StatVfsMountFlags};
 use rustix::thread::no_new_privs;
 
+use super::executable::Executable;
 use super::shown;
 
 /// The reason why a program stays on TCP; prints as one line.
@@ -82,46 +82,44 @@ pub(super) fn find(command: &OsStr, search_path: Option<&OsStr>) -> Option<PathB
     executable.or(files.first()).cloned()
 }
 
-/// The reason why the library cannot be preloaded into the program at `path`, if there is one.
-pub(super) fn obstacle(path: &Path) -> Option<Obstacle> {
+/// The reason why the library cannot be preloaded into the program at `path`, whose file this is, if there is one.
+pub(super) fn obstacle(path: &Path, file: &Executable) -> Option<Obstacle> {
     // As deep as the kernel follows scripts that run scripts.
     const DEPTH: usize = 5;
-    let mut runner = path.to_owned();
-    for depth in 0..DEPTH {
-        let file = File::open(&runner).ok()?;
-        let kind = match read(&file)? {
-            Format::Script(interpreter) => {
-                runner = interpreter;
+    let mut interpreter: Option<(PathBuf, Executable)> = None;
+    for _ in 0..DEPTH {
+        let (runner, file) = interpreter.as_ref().map_or((path, file), |(runner, file)| (runner, file));
+        let kind = match read(file)? {
+            Format::Script(next) => {
+                let file = Executable::open(&next)?;
+                interpreter = Some((next, file));
                 continue;
             }
-            Format::Elf(_) if gains_privileges(&file, &runner) => Kind::Privileged,
+            Format::Elf(_) if gains_privileges(file, runner) => Kind::Privileged,
             Format::Elf(kind) => kind?,
         };
-        return Some(Obstacle { program: path.to_owned(), interpreter: (depth > 0).then_some(runner), kind });
+        return Some(Obstacle { program: path.to_owned(), interpreter: interpreter.map(|(runner, _)| runner), kind });
     }
     None
 }
 
 /// Whether the kernel will run it in the mode in which the dynamic linker ignores `LD_PRELOAD`. Scripts are not
 /// checked: their mode bits mean nothing.
-fn gains_privileges(file: &File, path: &Path) -> bool {
+fn gains_privileges(file: &Executable, path: &Path) -> bool {
     const SETUID: u32 = 0o4000;
     const SETGID_AND_GROUP_EXECUTE: u32 = 0o2010;
-    let Ok(metadata) = file.metadata() else {
-        return false;
-    };
-    if no_new_privs().is_ok_and(|set| set)
-        || fstatvfs(file).is_ok_and(|place| place.f_flag.contains(StatVfsMountFlags::NOSUID))
-    {
-        return false;
-    }
+    let metadata = file.metadata();
     let mode = metadata.mode();
     let other_user = mode & SETUID != 0 && metadata.uid() != getuid().as_raw();
     let other_group =
         mode & SETGID_AND_GROUP_EXECUTE == SETGID_AND_GROUP_EXECUTE && metadata.gid() != getgid().as_raw();
     // Capabilities of the file add nothing to root's own.
     let capabilities = !getuid().is_root() && rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64]).is_ok();
-    other_user || other_group || capabilities
+    let denied = || {
+        no_new_privs().is_ok_and(|set| set)
+            || fstatvfs(file.file()).is_ok_and(|place| place.f_flag.contains(StatVfsMountFlags::NOSUID))
+    };
+    (other_user || other_group || capabilities) && !denied()
 }
 
 /// The kind of a program, from its first bytes.
@@ -133,30 +131,27 @@ enum Format {
     Elf(Option<Kind>),
 }
 
-fn read(file: &File) -> Option<Format> {
-    let mut head = [0u8; HEAD_BYTES];
-    let len = read_some(file, &mut head, 0)?;
-    let head = &head[..len];
-    if let Some(line) = head[..len.min(SCRIPT_BYTES)].strip_prefix(b"#!") {
+fn read(file: &Executable) -> Option<Format> {
+    let head = file.head();
+    if let Some(line) = head[..head.len().min(SCRIPT_BYTES)].strip_prefix(b"#!") {
         let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
         let name = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
         return (!name.is_empty()).then(|| Format::Script(OsStr::from_bytes(name).into()));
     }
     head.starts_with(b"\x7fELF").then_some(())?;
-    Some(Format::Elf(elf_obstacle(file, head)?))
+    Some(Format::Elf(elf_obstacle(file)?))
 }
 
-/// As much of a file is read at once: most programs have all their program headers in it.
-const HEAD_BYTES: usize = 1024;
 /// The kernel reads as much of a script's first line.
 const SCRIPT_BYTES: usize = 256;
 
 /// `None` if the file is too short to tell.
-fn elf_obstacle(file: &File, head: &[u8]) -> Option<Option<Kind>> {
+fn elf_obstacle(file: &Executable) -> Option<Option<Kind>> {
     const CLASS_64: u8 = 2;
     const ENTRY_BYTES: u16 = 56;
     const PT_INTERP: u32 = 3;
     let own_byte_order = if cfg!(target_endian = "little") { 1 } else { 2 };
+    let head = file.head();
     if *head.get(4)? != CLASS_64 || *head.get(5)? != own_byte_order {
         return Some(Some(Kind::OtherProcessor));
     }
@@ -171,16 +166,15 @@ fn elf_obstacle(file: &File, head: &[u8]) -> Option<Option<Kind>> {
     for index in 0..u64::from(entries) {
         let mut entry = [0u8; ENTRY_BYTES as usize];
         let at = table.checked_add(index * u64::from(ENTRY_BYTES))?;
-        read_whole(file, head, &mut entry, at).then_some(())?;
+        file.fill(&mut entry, at).then_some(())?;
         if entry[..4] != PT_INTERP.to_ne_bytes() {
             continue;
         }
         let mut name = [0u8; 256];
-        let len = read_some(file, &mut name, read_u64(&entry, 8)?)?;
+        let len = file.read_up_to(&mut name, read_u64(&entry, 8)?)?;
         let name = name[..len].split(|byte| *byte == 0).next().unwrap_or_default();
         let musl = name.windows(7).any(|part| part == b"ld-musl");
-        let read = |bytes: &mut [u8], at| read_whole(file, head, bytes, at);
-        let alone = || netacc_loader::is_static(read).then_some(Kind::Alone);
+        let alone = || netacc_loader::is_static(|bytes, at| file.fill(bytes, at)).then_some(Kind::Alone);
         return Some(musl.then_some(Kind::Musl).or_else(alone));
     }
     Some(Some(Kind::Static))
@@ -194,29 +188,6 @@ const OWN_MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
 } else {
     None
 };
-
-/// Fills `bytes` from a place of the file, from `head` if that has it.
-fn read_whole(file: &File, head: &[u8], bytes: &mut [u8], at: u64) -> bool {
-    let known = usize::try_from(at).ok().and_then(|at| head.get(at..)?.get(..bytes.len()));
-    match known {
-        Some(known) => {
-            bytes.copy_from_slice(known);
-            true
-        }
-        None => file.read_exact_at(bytes, at).is_ok(),
-    }
-}
-
-fn read_some(file: &File, bytes: &mut [u8], at: u64) -> Option<usize> {
-    let mut len = 0;
-    while len < bytes.len() {
-        match file.read_at(&mut bytes[len..], at + len as u64).ok()? {
-            0 => break,
-            more => len += more,
-        }
-    }
-    Some(len)
-}
 
 fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
@@ -253,8 +224,12 @@ mod tests {
         bytes
     }
 
+    fn obstacle_of(path: &Path) -> Option<Obstacle> {
+        obstacle(path, &Executable::open(path).expect("it is readable"))
+    }
+
     fn kind(bytes: &[u8]) -> Option<Kind> {
-        obstacle(written(bytes).path()).map(|obstacle| obstacle.kind)
+        obstacle_of(written(bytes).path()).map(|obstacle| obstacle.kind)
     }
 
     #[test]
@@ -274,14 +249,14 @@ mod tests {
     #[test]
     fn this_very_program_is_no_obstacle() {
         let own = std::env::current_exe().expect("it runs");
-        assert_eq!(obstacle(&own), None);
+        assert_eq!(obstacle_of(&own), None);
     }
 
     #[test]
     fn scripts_are_followed_to_their_interpreter_within_a_limit() {
         let runner = written(&elf(1, b""));
         let script = written(format!("#! {} -x\nbody", runner.path().display()).as_bytes());
-        let found = obstacle(script.path()).expect("the runner is static");
+        let found = obstacle_of(script.path()).expect("the runner is static");
         assert_eq!(found.interpreter.as_deref(), Some(runner.path()));
         assert_eq!(
             found.to_string(),
@@ -293,7 +268,7 @@ mod tests {
         );
         let own_name = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(own_name.path(), format!("#!{}\n", own_name.path().display())).expect("writable");
-        assert_eq!(obstacle(own_name.path()), None);
+        assert_eq!(obstacle_of(own_name.path()), None);
         assert_eq!(kind(b"#!\n"), None);
     }
 

@@ -8,11 +8,11 @@
 //! sanitizer.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::elf::{self, Dynamic};
+use super::executable::Executable;
 
 /// Between the runtime and the rest of `LD_PRELOAD`. The library removes the part before it for the programs that this
 /// one starts; the dynamic linker skips the empty name.
@@ -33,9 +33,9 @@ pub(super) struct Sanitizer {
     pub(super) may_watch_threads: bool,
 }
 
-/// The sanitizers of the program at `path`.
-pub(super) fn of(path: &Path) -> Sanitizer {
-    let dynamic = File::open(path).ok().and_then(|file| elf::dynamic(&file)).unwrap_or_default();
+/// The sanitizers of the program at `path`, whose file this is.
+pub(super) fn of(path: &Path, file: &Executable) -> Sanitizer {
+    let dynamic = elf::dynamic(file).unwrap_or_default();
     let shared = dynamic.needed.iter().find(|name| is_runtime(name));
     Sanitizer {
         runtime: shared.map(|name| locate(name, &dynamic, path)),
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn this_very_program_has_none() {
         let own = std::env::current_exe().expect("it runs");
-        assert_eq!(of(&own), Sanitizer::default());
-        assert_eq!(of(Path::new("/nowhere")), Sanitizer::default());
+        let file = Executable::open(&own).expect("it is readable");
+        assert_eq!(of(&own, &file), Sanitizer::default());
     }
 }
