@@ -154,7 +154,7 @@ impl Explanation {
         };
         Explanation {
             descriptors: vec![socket.fd],
-            example: [socket.local.clone(), socket.remote.clone()],
+            example: [socket.local.to_string(), socket.remote.to_string()],
             path,
             reason: if path == "link" { String::new() } else { reason.as_str().to_owned() },
             why,
@@ -275,7 +275,7 @@ mod tests {
     fn socket(fd: i32, path: Path, reason: &str) -> SocketStats {
         SocketStats {
             fd,
-            local: format!("127.0.0.1:{}", 1000 + fd),
+            local: format!("127.0.0.1:{}", 1000 + fd).into(),
             remote: "127.0.0.1:80".into(),
             path,
             reason: reason.into(),

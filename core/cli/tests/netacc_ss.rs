@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netacc_config::stats::{Path, QueuePairStats, Snapshot, SocketStats};
+use netacc_config::stats::{Document, Path, QueuePairStats, Snapshot, SocketStats};
 use netacc_config::Config;
 
 /// The tests share one process id, and so one name of the listener.
@@ -182,6 +182,18 @@ fn all_sections_are_shown_on_request() {
     ] {
         assert!(stdout.contains(part), "{part:?} is not in\n{stdout}");
     }
+}
+
+// Breaks if netacc_ss understood only one of the forms, or showed them differently.
+#[test]
+fn rows_are_shown_like_objects() {
+    let shown = |answer: Vec<u8>| {
+        let _library = Library::answering(answer);
+        query_this_process("-s all --json")
+    };
+    let of_objects = shown(json());
+    assert_eq!(of_objects.0, Some(0));
+    assert_eq!(shown(serde_json::to_vec(&Document::from(snapshot())).expect("plain data")), of_objects);
 }
 
 #[test]

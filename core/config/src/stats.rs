@@ -1,6 +1,8 @@
 //! The statistics of a running process for `netacc_ss`: the document that the preload library writes and the tool
 //! reads, shared so that the two stay the same.
 //!
+//! A process writes its links and sockets as rows ([`Document`]), and both forms are read.
+//!
 //! Sections that were not requested are absent. A reader ignores unknown fields, and treats missing fields as empty;
 //! [`VERSION`] changes only when that would mislead.
 
@@ -9,6 +11,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::value::ConfigValue;
+
+mod rows;
+mod text;
+
+pub use rows::Document;
+pub use text::Text;
 
 /// The version that this crate writes and reads.
 pub const VERSION: u32 = 1;
@@ -121,11 +129,11 @@ pub struct QueuePairStats {
     /// Its number in this process, which [`SocketStats::qp`] refers to.
     pub qp: u64,
     /// The device.
-    pub backend: String,
+    pub backend: Text,
     /// Its state, in the library's words.
-    pub state: String,
+    pub state: Text,
     /// The other end: an address, or a process of this host.
-    pub peer: String,
+    pub peer: Text,
     /// Streams on it now; 0 is an empty link in the cache.
     pub streams: u32,
     /// Messages received.
@@ -145,18 +153,18 @@ pub struct SocketStats {
     /// The descriptor.
     pub fd: i32,
     /// Its address.
-    pub local: String,
+    pub local: Text,
     /// The peer's address; empty when there is none.
-    pub remote: String,
+    pub remote: Text,
     /// Whether it is a listener: such a socket has no bytes and needs no reason.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub listening: bool,
     /// The path of its bytes now.
     pub path: Path,
     /// The reason why it is not on a link: a reason code; empty on a link.
-    pub reason: String,
+    pub reason: Text,
     /// Its state, in the library's words.
-    pub state: String,
+    pub state: Text,
     /// Bytes received over links.
     pub rx_bytes_link: u64,
     /// Bytes sent over links.

@@ -9,41 +9,42 @@
 //! * `TRACE`, with the memory of `netacc_config::trace` as a passed descriptor, begins a trace, and `UNTRACE` ends it. The answer is a
 //!   `netacc_config::stats::Traced`.
 //! * `GET` with the names of sections (`all`, `cfg`, `cnt`, `mem`, `qp`, `sock`; separated by commas or spaces, `cnt`
-//!   if there are none) is answered by one JSON document (`netacc_config::stats::Snapshot`), up to end of file.
+//!   if there are none) is answered by one JSON document (`netacc_config::stats::Document`), up to end of file.
 //!
 //! Only the same user and root get answers. A short-lived thread answers each request, so that a client that reads
 //! slowly stalls no other; there are never more than a few such threads.
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_config::stats::{Counters, DatagramSocketStats, Path, QueuePairStats, Snapshot, SocketStats, VERSION};
+use netacc_config::stats::{Counters, Document, Snapshot, VERSION};
 use netacc_device::Instant;
 use netacc_driver::{Endpoint, StreamCounters};
-use netacc_proto::{Phase, Reason};
+use netacc_proto::Reason;
 
-use crate::answers::Answers;
-use crate::datagram::Datagram;
 use crate::leaving;
 use crate::os::clock::now;
 use crate::os::clock::timespec;
 use crate::os::errno::errno;
 use crate::os::{confinement, inside, own, poll, real};
 use crate::runtime::{self, Runtime};
-use crate::socket::Socket;
 use crate::table::{self, Entry};
 
 mod peer;
+mod precedence;
+mod sockets;
 mod stand_in;
+mod streams;
 mod switch;
 mod traced;
 
+use sockets::Datagrams;
 pub use stand_in::StandIn;
+use streams::Streams;
 
 /// Time for a client to send its request, and then to read the answer. Arbitrary: clients are local.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -148,7 +149,10 @@ impl Client {
             None => return,
             Some(Request::Trace) => serde_json::to_vec(&traced::begin(runtime, passed, process)),
             Some(Request::Untrace) => serde_json::to_vec(&traced::end(runtime, process)),
-            Some(Request::Report(sections)) => runtime.work(|| serde_json::to_vec(&snapshot(runtime, sections))),
+            Some(Request::Report(sections)) => {
+                precedence::take();
+                runtime.work(|| document(&Document::from(snapshot(runtime, sections))))
+            }
             Some(Request::Demote) => serde_json::to_vec(&switch::demote(runtime)),
             Some(Request::Promote) => serde_json::to_vec(&switch::promote(runtime)),
             Some(Request::Surrender(fd)) => {
@@ -312,6 +316,13 @@ impl Sections {
     }
 }
 
+/// The memory is taken at once: to grow it would copy megabytes.
+fn document(document: &Document) -> serde_json::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(document.len_estimate());
+    serde_json::to_writer(&mut bytes, document)?;
+    Ok(bytes)
+}
+
 fn snapshot(rt: &Runtime, wanted: Sections) -> Snapshot {
     let endpoint = rt.endpoint();
     let mut snapshot = Snapshot {
@@ -326,43 +337,37 @@ fn snapshot(rt: &Runtime, wanted: Sections) -> Snapshot {
         snapshot.problems = rt.problems.iter().map(ToString::to_string).collect();
         snapshot.cfg = Some(rt.config.values().map(|(name, value)| (name.to_owned(), value)).collect());
     }
+    let streams = match endpoint {
+        Some(endpoint) if wanted.cnt || wanted.mem || wanted.qp => Streams::of(endpoint, wanted.qp),
+        _ => Streams::default(),
+    };
     if wanted.cnt {
-        snapshot.cnt = Some(totals(rt));
+        snapshot.cnt = Some(totals(rt, &streams));
         snapshot.reasons = Some(rt.counters().reasons());
     }
     if wanted.mem {
-        snapshot.mem = Some(memory(endpoint));
+        snapshot.mem = Some(memory(endpoint, &streams));
     }
     if wanted.qp {
-        snapshot.qp = Some(endpoint.map(|e| links(rt, e)).unwrap_or_default());
+        snapshot.qp = Some(endpoint.map(|endpoint| streams.links(rt, endpoint)).unwrap_or_default());
     }
     if wanted.sock {
-        snapshot.sock = Some(sockets(endpoint));
-        snapshot.udp = Some(datagram_sockets().iter().map(|(fd, socket)| datagram(*fd, socket)).collect());
+        let (sock, udp) = sockets::all(endpoint);
+        (snapshot.sock, snapshot.udp) = (Some(sock), Some(udp));
     }
     snapshot
 }
 
 /// The process's counters; those of bytes and messages are of closed connections, so the live ones are added.
-fn totals(rt: &Runtime) -> Counters {
+fn totals(rt: &Runtime, streams: &Streams) -> Counters {
     let mut all = rt.counters().snapshot();
     all.extend(rt.helper.done.counted(0));
     let assistants = rt.assistants.list().iter().zip(1..);
     all.extend(assistants.flat_map(|(assistant, number)| assistant.done.counted(number)));
     all.extend(rt.endpoint().map(|endpoint| ("copies_shared".to_owned(), endpoint.copies().offered())));
     all.extend(rt.spin.counted().map(|(name, count)| (name.to_owned(), count)));
-    all.extend(
-        rt.flows
-            .counted(datagram_sockets().iter().map(|(_, socket)| &**socket))
-            .into_iter()
-            .map(|(name, count)| (name.to_owned(), count)),
-    );
-    let mut open = StreamCounters::default();
-    if let Some(endpoint) = rt.endpoint() {
-        for cell in endpoint.streams() {
-            open += cell.lock(endpoint).counters();
-        }
-    }
+    let mut open = streams.counters;
+    let mut datagrams = Datagrams::default();
     // An instance may have several descriptors.
     let mut instances = BTreeMap::new();
     for (fd, entry) in table::entries() {
@@ -373,9 +378,12 @@ fn totals(rt: &Runtime) -> Counters {
             Entry::Epoll(instance) => {
                 instances.insert(Arc::as_ptr(&entry), instance.waits());
             }
+            Entry::Datagram(socket) => datagrams.add(fd, socket),
             _ => {}
         }
     }
+    let datagrams = rt.flows.counted(datagrams.iter().map(|(_, socket)| socket));
+    all.extend(datagrams.into_iter().map(|(name, count)| (name.to_owned(), count)));
     for (name, n) in named(&open) {
         *all.entry(name.to_owned()).or_default() += n;
     }
@@ -401,246 +409,20 @@ fn named(c: &StreamCounters) -> [(&'static str, u64); 6] {
     ]
 }
 
-fn memory(endpoint: Option<&Endpoint>) -> Counters {
+fn memory(endpoint: Option<&Endpoint>, streams: &Streams) -> Counters {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the struct is writable.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     let mut mem = Counters::from([("locked_limit_bytes".to_owned(), limit.rlim_cur)]);
     if let Some(endpoint) = endpoint {
-        let cells = endpoint.streams();
-        let lengths = cells.iter().filter_map(|cell| {
-            let guard = cell.lock(endpoint);
-            guard.link().map(|_| guard.proto().rx_ring_len())
-        });
-        mem.extend(rings(lengths, endpoint.config().ring_len));
+        mem.extend(streams.rings(endpoint.config().ring_len));
     }
     mem
-}
-
-/// The rings of these lengths, of which none is longer than `longest`: the more streams a process has, the shorter.
-fn rings(lengths: impl Iterator<Item = u32>, longest: u32) -> [(String, u64); 3] {
-    let (count, bytes) = lengths.fold((0, 0), |(count, bytes), len| (count + 1, bytes + u64::from(len)));
-    [("rings".into(), count), ("ring_bytes".into(), longest.into()), ("rings_bytes".into(), bytes)]
-}
-
-fn links(rt: &Runtime, endpoint: &Endpoint) -> Vec<QueuePairStats> {
-    // The bytes of a link are counted by stream: these are the sums over the streams on it now.
-    let mut carried: BTreeMap<u32, (StreamCounters, SocketAddr)> = BTreeMap::new();
-    for cell in endpoint.streams() {
-        let guard = cell.lock(endpoint);
-        let Some(qp) = guard.link().map(|link| link.qp().0) else { continue };
-        let c = guard.counters();
-        drop(guard);
-        let (sum, _) = carried.entry(qp).or_insert((StreamCounters::default(), cell.tuple().remote));
-        *sum += c;
-    }
-    let mut links: Vec<QueuePairStats> = endpoint
-        .links()
-        .into_iter()
-        .map(|link| {
-            let (c, peer) = match carried.get(&link.qp) {
-                Some((c, peer)) => (*c, peer.to_string()),
-                None => (StreamCounters::default(), String::new()),
-            };
-            let state = match (link.dead, link.streams) {
-                (true, _) => "dead",
-                (false, 0) => "empty",
-                (false, _) => "connected",
-            };
-            QueuePairStats {
-                qp: link.qp.into(),
-                backend: rt.backend.clone(),
-                state: state.into(),
-                peer,
-                streams: link.streams.into(),
-                rx_msgs: c.rx_msgs_link,
-                rx_bytes: c.rx_bytes_link,
-                tx_msgs: c.tx_msgs_link,
-                tx_bytes: c.tx_bytes_link,
-            }
-        })
-        .collect();
-    links.sort_by_key(|link| link.qp);
-    links
-}
-
-/// The UDP sockets of the process, each once, with the lowest descriptor.
-fn datagram_sockets() -> Vec<(RawFd, Arc<Datagram>)> {
-    let mut sockets: Vec<(RawFd, Arc<Datagram>)> = Vec::new();
-    for (fd, entry) in table::entries() {
-        if let Entry::Datagram(socket) = &*entry {
-            if !sockets.iter().any(|(_, known)| Arc::ptr_eq(known, socket)) {
-                sockets.push((fd, socket.clone()));
-            }
-        }
-    }
-    sockets.sort_by_key(|(fd, _)| *fd);
-    sockets
-}
-
-fn datagram(fd: RawFd, socket: &Datagram) -> DatagramSocketStats {
-    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let counts = socket.counts();
-    let rings_in = socket.incoming().rings() as u64;
-    let (rings_out, refused) = {
-        let outgoing = socket.outgoing();
-        (outgoing.rings() as u64, outgoing.refused())
-    };
-    let why = refused.filter(|_| rings_in + rings_out == 0).map(Reason::as_str);
-    DatagramSocketStats {
-        fd,
-        local: peer::name(fd, real::getsockname),
-        remote: peer::name(fd, real::getpeername),
-        rings_in,
-        rings_out,
-        reason: socket.sharing().state().reason().or(why).unwrap_or_default().into(),
-        rx_link: count(&counts.rx_link),
-        tx_link: count(&counts.tx_link),
-        rx_kernel: count(&counts.rx_kernel),
-        tx_kernel: count(&counts.tx_kernel),
-        dropped: count(&counts.dropped),
-    }
-}
-
-/// One for each socket: of several descriptors that share one, the lowest.
-fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
-    let mut seen: Vec<Arc<Entry>> = Vec::new();
-    let mut sockets = Vec::new();
-    for (fd, entry) in table::entries() {
-        let (shared, stats) = match &*entry {
-            Entry::Stream(sock) => (sock.descriptors.load(Ordering::Relaxed) > 1, connected(fd, sock, endpoint)),
-            Entry::Idle(listener) => {
-                let listening = listener.listening.load(Ordering::Relaxed);
-                let state = if listening { "listening" } else { "unconnected" };
-                let local = peer::name(fd, real::getsockname);
-                let stats = SocketStats { fd, local, listening, state: state.into(), ..SocketStats::default() };
-                (listener.descriptors.load(Ordering::Relaxed) > 1, stats)
-            }
-            Entry::Datagram(_) | Entry::Epoll(_) | Entry::Ring(_) => continue,
-        };
-        if shared {
-            if seen.iter().any(|other| Arc::ptr_eq(other, &entry)) {
-                continue;
-            }
-            seen.push(entry);
-        }
-        sockets.push(stats);
-    }
-    sockets.extend(unknown());
-    sockets.sort_by_key(|stats| stats.fd);
-    sockets
-}
-
-/// TCP sockets that the library has not seen being created: the program was started with them, and has not accepted
-/// from them.
-fn unknown() -> Vec<SocketStats> {
-    (0..end_of_descriptors())
-        .filter(|fd| table::get(*fd).is_none() && peer::is_tcp(*fd))
-        .map(|fd| {
-            let remote = peer::name(fd, real::getpeername);
-            let listening = remote.is_empty() && peer::listens(fd);
-            let state = match (remote.is_empty(), listening) {
-                (false, _) => "plain",
-                (true, true) => "listening",
-                (true, false) => "unconnected",
-            };
-            let (rx_bytes_tcp, tx_bytes_tcp) = if remote.is_empty() { (0, 0) } else { peer::kernel_bytes(fd) };
-            SocketStats {
-                fd,
-                local: peer::name(fd, real::getsockname),
-                reason: if remote.is_empty() { String::new() } else { Reason::Inherited.as_str().into() },
-                remote,
-                listening,
-                state: state.into(),
-                rx_bytes_tcp,
-                tx_bytes_tcp,
-                ..SocketStats::default()
-            }
-        })
-        .collect()
-}
-
-/// A number above those of all descriptors of the process. It may have 20,000, and the kernel needs 44 ms to list them in
-/// /proc/self/fd for the first time. To ask for each number takes a millisecond.
-fn end_of_descriptors() -> RawFd {
-    let status = netacc_descriptors::read_text("/proc/thread-self/status").unwrap_or_default();
-    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
-    size.unwrap_or_else(table::end)
-}
-
-fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketStats {
-    let Some((cell, endpoint)) = sock.stream.as_ref().zip(endpoint) else {
-        // Only the kernel has counted.
-        let (rx_bytes_tcp, tx_bytes_tcp) = peer::kernel_bytes(fd);
-        return SocketStats {
-            fd,
-            local: peer::name(fd, real::getsockname),
-            remote: peer::name(fd, real::getpeername),
-            reason: sock.reason.as_str().into(),
-            state: "plain".into(),
-            rx_bytes_tcp,
-            tx_bytes_tcp,
-            ..SocketStats::default()
-        };
-    };
-    let guard = cell.lock(endpoint);
-    let (c, phase, reason) = (guard.counters(), guard.proto().phase(), guard.proto().reason());
-    let failed = guard.proto().failure().is_some();
-    let qp = guard.link().map(|link| link.qp().0.into());
-    drop(guard);
-    cell.find_local();
-    let linked = phase == Phase::Linked;
-    let (answer_ns_tcp, answer_ns_link) = sock.answers.as_deref().map_or((None, None), Answers::medians_ns);
-    let (bulk_bytes_per_s_tcp, bulk_bytes_per_s_link) =
-        sock.answers.as_deref().map_or((None, None), Answers::bulk_bytes_per_s);
-    let state = match phase {
-        _ if failed => "failed",
-        Phase::Plain => "plain",
-        Phase::Promoting => "promoting",
-        Phase::Linked => "linked",
-        Phase::Resuming => "demoting",
-    };
-    SocketStats {
-        fd,
-        local: cell.tuple().local.to_string(),
-        remote: cell.tuple().remote.to_string(),
-        path: if linked { Path::Link } else { Path::Tcp },
-        reason: if linked { String::new() } else { specific_reason(sock, reason).as_str().into() },
-        state: state.into(),
-        rx_bytes_link: c.rx_bytes_link,
-        tx_bytes_link: c.tx_bytes_link,
-        rx_msgs_link: c.rx_msgs_link,
-        tx_msgs_link: c.tx_msgs_link,
-        rx_bytes_tcp: c.rx_bytes_tcp,
-        tx_bytes_tcp: c.tx_bytes_tcp,
-        qp,
-        answer_ns_tcp,
-        answer_ns_link,
-        bulk_bytes_per_s_tcp,
-        bulk_bytes_per_s_link,
-        listening: false,
-    }
-}
-
-/// The socket of a stream that was never promoted has a more specific reason than the stream.
-fn specific_reason(sock: &Socket, reason: Reason) -> Reason {
-    match reason {
-        Reason::NotYet => sock.recorded_reason().unwrap_or(reason),
-        known => known,
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Breaks if each ring counted as one of the configured length: 20,000 connections seemed to take 5 GB.
-    #[test]
-    fn rings_count_with_their_own_lengths() {
-        let counted = Counters::from(rings([256 << 10, 4 << 10, 4 << 10].into_iter(), 256 << 10));
-        let expected = [("rings", 3), ("ring_bytes", 256 << 10), ("rings_bytes", 264 << 10)];
-        assert_eq!(counted, expected.map(|(name, n)| (name.to_owned(), n)).into());
-    }
 
     #[test]
     fn requests_name_sections() {

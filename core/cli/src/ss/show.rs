@@ -1,11 +1,13 @@
 //! Snapshots as text for people, and as JSON. Text from a process never reaches the terminal with a
 //! control character in it; in JSON those are escaped anyway.
 
+use std::borrow::Cow;
+
 use netacc_config::stats::{Counters, DatagramSocketStats, Path, QueuePairStats, Snapshot, SocketStats};
 use netacc_config::{render_lines, KEYS};
 
 use super::list::{Process, State};
-use super::table::Lines;
+use super::table::{Cell, Lines};
 
 /// All parts of the snapshot.
 pub(super) fn snapshot(snapshot: &Snapshot, json: bool) -> String {
@@ -17,31 +19,40 @@ pub(super) fn snapshot(snapshot: &Snapshot, json: bool) -> String {
         "" => text += &format!("backend {}\n", plain(&snapshot.backend)),
         refused => text += &format!("all on TCP: {}\n", plain(refused)),
     }
-    let mut section = |title: &str, body: String| {
-        text += &format!("\n{title}\n{body}");
-    };
     if snapshot.cfg.is_some() || !snapshot.problems.is_empty() {
-        section("configuration", configuration(snapshot));
+        begin(&mut text, "configuration");
+        text.push_str(&configuration(snapshot));
     }
     if let Some(counters) = &snapshot.cnt {
-        section("counters", counters_table(counters));
+        section(&mut text, "counters", &counters_table(counters));
     }
     if let Some(reasons) = &snapshot.reasons {
-        section("connections not accelerated, by reason", counters_table(reasons));
+        section(&mut text, "connections not accelerated, by reason", &counters_table(reasons));
     }
     if let Some(memory) = &snapshot.mem {
-        section("memory", counters_table(memory));
+        section(&mut text, "memory", &counters_table(memory));
     }
     if let Some(links) = &snapshot.qp {
-        section("queue pairs", links_table(links));
+        section(&mut text, "queue pairs", &links_table(links));
     }
     if let Some(sockets) = &snapshot.sock {
-        section("sockets", sockets_table(sockets));
+        section(&mut text, "sockets", &sockets_table(sockets));
     }
     if let Some(sockets) = snapshot.udp.as_deref().filter(|sockets| !sockets.is_empty()) {
-        section("UDP sockets, in datagrams", datagrams_table(sockets));
+        section(&mut text, "UDP sockets, in datagrams", &datagrams_table(sockets));
     }
     text
+}
+
+fn begin(text: &mut String, title: &str) {
+    for part in ["\n", title, "\n"] {
+        text.push_str(part);
+    }
+}
+
+fn section<const N: usize>(text: &mut String, title: &str, table: &Lines<N>) {
+    begin(text, title);
+    table.render_into(text);
 }
 
 /// The accelerated processes.
@@ -54,12 +65,16 @@ pub(super) fn list(processes: &[Process], json: bool) -> String {
     }
     let mut table = Lines::new(["PID", "PROGRAM", "BACKEND", "ON LINK", "ON TCP"], &[0, 3, 4]);
     for process in processes {
-        let pid = process.pid.to_string();
+        let pid = Cell::from(u64::from(process.pid));
         table.add(match &process.state {
-            State::Answered { program, backend, sockets_link, sockets_tcp } => {
-                [pid, plain(program), plain(backend), sockets_link.to_string(), sockets_tcp.to_string()]
-            }
-            State::Silent { error } => [pid, plain(error), String::new(), String::new(), String::new()],
+            State::Answered { program, backend, sockets_link, sockets_tcp } => [
+                pid,
+                plain(program).into(),
+                plain(backend).into(),
+                (*sockets_link as u64).into(),
+                (*sockets_tcp as u64).into(),
+            ],
+            State::Silent { error } => [pid, plain(error).into(), "".into(), "".into(), "".into()],
         });
     }
     table.render()
@@ -79,39 +94,39 @@ fn configuration(snapshot: &Snapshot) -> String {
     let lines = render_lines(values.iter().map(|(name, value)| (name.as_str(), value.clone())));
     let problems = snapshot.problems.iter().map(|problem| format!("# {problem}"));
     let lines = lines.into_iter().chain(problems);
-    lines.map(|line| plain(&line) + "\n").collect()
+    lines.fold(String::new(), |text, line| text + &plain(&line) + "\n")
 }
 
-fn counters_table(counters: &Counters) -> String {
+fn counters_table(counters: &Counters) -> Lines<2> {
     let mut table = Lines::new(["NAME", "VALUE"], &[1]);
     for (name, value) in counters {
-        table.add([plain(name), value.to_string()]);
+        table.add([plain(name).into(), Cell::from(*value)]);
     }
-    table.render()
+    table
 }
 
-fn links_table(links: &[QueuePairStats]) -> String {
+fn links_table(links: &[QueuePairStats]) -> Lines<9> {
     let heads = ["QP", "BACKEND", "STATE", "PEER", "STREAMS", "RX-MSGS", "RX-BYTES", "TX-MSGS", "TX-BYTES"];
     let mut table = Lines::new(heads, &[0, 4, 5, 6, 7, 8]);
     for link in links {
         table.add([
-            link.qp.to_string(),
-            plain(&link.backend),
-            plain(&link.state),
-            plain(&link.peer),
-            link.streams.to_string(),
-            link.rx_msgs.to_string(),
-            link.rx_bytes.to_string(),
-            link.tx_msgs.to_string(),
-            link.tx_bytes.to_string(),
+            link.qp.into(),
+            plain(&link.backend).into(),
+            plain(&link.state).into(),
+            plain(&link.peer).into(),
+            u64::from(link.streams).into(),
+            link.rx_msgs.into(),
+            link.rx_bytes.into(),
+            link.tx_msgs.into(),
+            Cell::from(link.tx_bytes),
         ]);
     }
-    table.render()
+    table
 }
 
 /// The rightmost four columns are messages and bytes over RDMA, as the original has them; the bytes over TCP, which has
 /// no messages, come before them.
-fn sockets_table(sockets: &[SocketStats]) -> String {
+fn sockets_table(sockets: &[SocketStats]) -> Lines<13> {
     let heads = [
         "FD", "LOCAL", "REMOTE", "STATE", "PATH", "QP", "REASON", "RX-TCP", "TX-TCP", "RX-MSGS", "RX-BYTES", "TX-MSGS",
         "TX-BYTES",
@@ -123,25 +138,25 @@ fn sockets_table(sockets: &[SocketStats]) -> String {
             Path::Tcp => "tcp",
         };
         table.add([
-            socket.fd.to_string(),
-            plain(&socket.local),
-            plain(&socket.remote),
-            plain(&socket.state),
-            path.to_owned(),
-            socket.qp.map_or(String::new(), |qp| qp.to_string()),
-            plain(&socket.reason),
-            socket.rx_bytes_tcp.to_string(),
-            socket.tx_bytes_tcp.to_string(),
-            socket.rx_msgs_link.to_string(),
-            socket.rx_bytes_link.to_string(),
-            socket.tx_msgs_link.to_string(),
-            socket.tx_bytes_link.to_string(),
+            number(socket.fd),
+            plain(&socket.local).into(),
+            plain(&socket.remote).into(),
+            plain(&socket.state).into(),
+            path.into(),
+            socket.qp.map_or(Cell::from(""), Cell::from),
+            plain(&socket.reason).into(),
+            socket.rx_bytes_tcp.into(),
+            socket.tx_bytes_tcp.into(),
+            socket.rx_msgs_link.into(),
+            socket.rx_bytes_link.into(),
+            socket.tx_msgs_link.into(),
+            socket.tx_bytes_link.into(),
         ]);
     }
-    table.render()
+    table
 }
 
-fn datagrams_table(sockets: &[DatagramSocketStats]) -> String {
+fn datagrams_table(sockets: &[DatagramSocketStats]) -> Lines<11> {
     let heads = [
         "FD",
         "LOCAL",
@@ -158,24 +173,32 @@ fn datagrams_table(sockets: &[DatagramSocketStats]) -> String {
     let mut table = Lines::new(heads, &[0, 3, 4, 6, 7, 8, 9, 10]);
     for socket in sockets {
         table.add([
-            socket.fd.to_string(),
-            plain(&socket.local),
-            plain(&socket.remote),
-            socket.rings_in.to_string(),
-            socket.rings_out.to_string(),
-            plain(&socket.reason),
-            socket.rx_kernel.to_string(),
-            socket.tx_kernel.to_string(),
-            socket.rx_link.to_string(),
-            socket.tx_link.to_string(),
-            socket.dropped.to_string(),
+            number(socket.fd),
+            plain(&socket.local).into(),
+            plain(&socket.remote).into(),
+            socket.rings_in.into(),
+            socket.rings_out.into(),
+            plain(&socket.reason).into(),
+            socket.rx_kernel.into(),
+            socket.tx_kernel.into(),
+            socket.rx_link.into(),
+            socket.tx_link.into(),
+            Cell::from(socket.dropped),
         ]);
     }
-    table.render()
+    table
+}
+
+/// A descriptor, which is negative only in an answer of another program.
+fn number(fd: i32) -> Cell<'static> {
+    u64::try_from(fd).map_or_else(|_| fd.to_string().into(), Cell::from)
 }
 
 /// Text of a process in a form that is safe for a terminal.
-pub(crate) fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.into();
+    }
     let unsafe_here = |c: char| {
         // Control characters, and those that change the direction of writing.
         c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -214,7 +237,7 @@ mod tests {
             },
         ];
         assert_eq!(
-            sockets_table(&sockets),
+            sockets_table(&sockets).render(),
             "FD  LOCAL           REMOTE           STATE  PATH  QP  REASON      RX-TCP  TX-TCP  RX-MSGS  RX-BYTES  TX-MSGS  TX-BYTES\n \
              8  127.0.0.1:6379  127.0.0.1:40000  open   link   1  -                0       0        4      2048        5        20\n\
              10  [::1]:80        -                -      tcp    -  peer?[31m?       7       0        0         0        0         0\n"

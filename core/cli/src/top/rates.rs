@@ -117,11 +117,11 @@ fn connection(
         pid: new.pid,
         program: new.program.clone(),
         fd: socket.fd,
-        local: socket.local.clone(),
-        remote: socket.remote.clone(),
+        local: socket.local.to_string(),
+        remote: socket.remote.to_string(),
         port,
         path: path_name(socket.path),
-        reason: socket.reason.clone(),
+        reason: socket.reason.to_string(),
         rx_bytes_per_s: rate(rx(old), rx(socket)),
         tx_bytes_per_s: rate(tx(old), tx(socket)),
     }
@@ -136,7 +136,7 @@ mod tests {
     fn sample(taken: Instant, bytes: u64, stalls: u64, remotes: &[&str]) -> Sample {
         let socket = |remote: &&str| SocketStats {
             local: "1.1.1.1:50000".into(),
-            remote: (*remote).to_owned(),
+            remote: (*remote).into(),
             path: Path::Link,
             rx_bytes_link: bytes,
             ..SocketStats::default()

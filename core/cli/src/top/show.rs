@@ -13,8 +13,8 @@ pub(super) fn table(view: &View) -> String {
     for one in &view.processes {
         processes.add([
             one.pid.to_string(),
-            plain(&one.program),
-            plain(&one.backend),
+            plain(&one.program).into(),
+            plain(&one.backend).into(),
             one.on_link.to_string(),
             one.on_tcp.to_string(),
             scaled(one.link_bytes_per_s),
@@ -27,12 +27,12 @@ pub(super) fn table(view: &View) -> String {
     for one in &view.connections {
         connections.add([
             one.pid.to_string(),
-            plain(&one.program),
+            plain(&one.program).into(),
             one.fd.to_string(),
-            plain(&one.local),
-            plain(&one.remote),
+            plain(&one.local).into(),
+            plain(&one.remote).into(),
             one.path.to_owned(),
-            plain(&one.reason),
+            plain(&one.reason).into(),
             scaled(one.rx_bytes_per_s),
             scaled(one.tx_bytes_per_s),
         ]);

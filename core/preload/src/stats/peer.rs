@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use libc::{pid_t, sockaddr, socklen_t};
+use netacc_config::stats::Text;
 
 use crate::anchor::TcpInfo;
 use crate::os::sockopt::get_int;
@@ -84,12 +85,12 @@ pub(super) fn listens(fd: RawFd) -> bool {
 pub(super) type NameCall = unsafe fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
 
 /// An address of the socket as text; empty if there is none.
-pub(super) fn name(fd: RawFd, call: NameCall) -> String {
+pub(super) fn name(fd: RawFd, call: NameCall) -> Text {
     let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
     // SAFETY: the storage is large enough for any address.
     if unsafe { call(fd, storage.as_mut_ptr().cast(), &mut len) } != 0 {
-        return String::new();
+        return Text::default();
     }
     // SAFETY: initialised, and large and aligned enough for either kind.
     let address = unsafe {
@@ -104,10 +105,10 @@ pub(super) fn name(fd: RawFd, call: NameCall) -> String {
                 let ip = Ipv6Addr::from(a.sin6_addr.s6_addr).to_canonical();
                 SocketAddr::new(ip, u16::from_be(a.sin6_port))
             }
-            _ => return String::new(),
+            _ => return Text::default(),
         }
     };
-    address.to_string()
+    address.into()
 }
 
 /// Payload bytes received and sent so far, as the kernel counts them. Bytes that the program has written count, whether
@@ -135,7 +136,7 @@ mod tests {
         server.read_exact(&mut [0; 5]).expect("five bytes");
         assert_eq!(kernel_bytes(server.as_raw_fd()).0, 5);
         assert!((5..=6).contains(&kernel_bytes(client.as_raw_fd()).1));
-        assert_eq!(name(client.as_raw_fd(), real::getpeername), address.to_string());
+        assert_eq!(name(client.as_raw_fd(), real::getpeername), Text::from(address));
         assert_eq!(name(listener.as_raw_fd(), real::getpeername), "");
     }
 
