@@ -18,8 +18,8 @@ PROGRAM = "/bin/true"
 #: each of the descriptors 0 to 63), protects its data, and maps the program's file to see whether it is Go
 #: (5 calls). It loads no library, reads no other file, allocates nothing.
 LIBRARY_CALLS = 79
-#: Of `netacc_run`: its own start (3 calls), the configuration (5), the program's file (10), and the library (2). It
-#: reads a file once, and memory is an array of its own.
+#: Of `netacc_run`: its own start (3 calls), the configuration (5), the program's file (10), and the library
+#: (2). It reads a file once, and memory is an array of its own.
 LAUNCHER_CALLS = 20
 #: Measured: 28 to 33, of which about half are for relocated data.
 LIBRARY_FAULTS = 38

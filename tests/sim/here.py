@@ -30,8 +30,8 @@ from tests.sim.rows import Row, mean, simulate
 #: The aim, for a machine on which nothing else runs. The processor time of a request has none.
 AIMS = {"rate": 0.1, "p50": 0.1, "p95": 0.15, "p99": 0.2, "p999": 0.3}
 LATENCIES = ("p50", "p95", "p99", "p999")
-#: Of each end for each request, as `netacc bench` and the simulation count them: how often it sleeps, how often
-#: it asks for what is ready, and nanoseconds of polling. On TCP sleeps alone are counted. Without an
+#: Of each end for each request, as `netacc bench` and the simulation count them: how often it sleeps, how
+#: often it asks for what is ready, and nanoseconds of polling. On TCP sleeps alone are counted. Without an
 #: aim, too: they show why the others differ.
 COUNTS = {
     f"{end}_{what}": (f"{end}s", counted)

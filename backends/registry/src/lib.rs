@@ -300,7 +300,7 @@ mod tests {
             ("NACC_RDMA_MR_MIN_INC_SIZE", "32768"),
             ("NACC_RDMA_MR_MAX_INC_SIZE", "1048576"),
         ];
-        let (config, problems) = Loader::new().environment(set.map(|(k, v)| (k.into(), v.into()))).load();
+        let (config, problems) = Loader::new().environment(set).load();
         assert!(problems.is_empty());
         let converted = verbs_config(&config, IpAddr::from([10, 99, 0, 1]));
         assert_eq!((converted.comp_vector, converted.profile, converted.port), (3, Profile::Erdma, 0));
