@@ -7,6 +7,10 @@
 //! reads from others, in the order in which they became ready. A loop of [`Rounds`](LoopKind::Rounds), as in libevent's programs and nginx, asks for all that is ready, too, but
 //! answers each connection before it reads the next. A loop of [`Turns`](LoopKind::Turns) asks anew for each.
 //!
+//! The kernel puts a connection behind those that were ready before. A [link](Found::WhenAsked) puts it nowhere: the library looks at
+//! its links when the loop asks, and they come behind what the loop itself has made ready since it asked last. For a
+//! deferred loop those are the connections that it writes to.
+//!
 //! # Invariants
 //! * A connection is in a round once, and its step to write comes after its step to read.
 //! * A round begins only when the one before is over.
@@ -25,6 +29,15 @@ pub enum LoopKind {
     Batches,
     /// Asks for all, then reads from some and writes to those that it read from a round before.
     Deferred,
+}
+
+/// When a loop finds a connection that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// In the order in which connections became ready, as the kernel has them.
+    InOrder,
+    /// When it asks, behind the others, as the library has those on links.
+    WhenAsked,
 }
 
 /// The part of a connection's turn.
@@ -55,6 +68,8 @@ pub struct EventLoop<T> {
     kind: LoopKind,
     /// What is ready and in no round yet, with the part that comes next.
     arrived: VecDeque<(T, Part)>,
+    /// As `arrived`, of links.
+    on_links: VecDeque<(T, Part)>,
     /// The rest of the round.
     round: VecDeque<(T, Part)>,
     /// Connections that a batch has read from.
@@ -64,26 +79,35 @@ pub struct EventLoop<T> {
 impl<T: Copy> EventLoop<T> {
     /// A loop without connections.
     pub fn new(kind: LoopKind) -> EventLoop<T> {
-        EventLoop { kind, arrived: VecDeque::new(), round: VecDeque::new(), writes: VecDeque::new() }
+        EventLoop {
+            kind,
+            arrived: VecDeque::new(),
+            on_links: VecDeque::new(),
+            round: VecDeque::new(),
+            writes: VecDeque::new(),
+        }
     }
 
     /// A connection is ready.
-    pub fn push(&mut self, connection: T) {
-        let part = match self.kind {
-            LoopKind::Turns | LoopKind::Rounds => Part::Whole,
-            LoopKind::Batches | LoopKind::Deferred => Part::Read,
+    pub fn push(&mut self, connection: T, found: Found) {
+        let (part, only_arrivals) = match self.kind {
+            LoopKind::Turns | LoopKind::Rounds => (Part::Whole, true),
+            LoopKind::Batches => (Part::Read, true),
+            LoopKind::Deferred => (Part::Read, false),
         };
-        self.arrived.push_back((connection, part));
+        // Among arrivals alone there is one order.
+        let queue = if only_arrivals || found == Found::InOrder { &mut self.arrived } else { &mut self.on_links };
+        queue.push_back((connection, part));
     }
 
     /// Whether nothing is left to do.
     pub fn is_empty(&self) -> bool {
-        self.arrived.is_empty() && self.is_round_over()
+        self.arrived.is_empty() && self.on_links.is_empty() && self.is_round_over()
     }
 
     /// Connections that are ready and in no round yet.
     pub fn arrived(&self) -> impl Iterator<Item = &T> {
-        self.arrived.iter().map(|(of, _)| of)
+        self.arrived.iter().chain(&self.on_links).map(|(of, _)| of)
     }
 
     /// The next step.
@@ -95,6 +119,7 @@ impl<T: Copy> EventLoop<T> {
         let asks = self.is_round_over();
         if asks {
             std::mem::swap(&mut self.round, &mut self.arrived);
+            self.round.append(&mut self.on_links);
         }
         let Some((of, part)) = self.round.pop_front() else {
             let of = self.writes.pop_front()?;
@@ -126,9 +151,9 @@ mod tests {
     #[test]
     fn a_batch_is_read_before_it_is_answered() {
         let mut of = EventLoop::new(LoopKind::Batches);
-        (0..2).for_each(|number| of.push(number));
+        (0..2).for_each(|number| of.push(number, Found::InOrder));
         assert_eq!(of.poll(), Some(Step { of: 0, part: Part::Read, asks: true }));
-        of.push(2);
+        of.push(2, Found::InOrder);
         let rest = [(1, Part::Read, false), (0, Part::Write, false), (1, Part::Write, false)];
         let next = [(2, Part::Read, true), (2, Part::Write, false)];
         assert_eq!(steps(&mut of), [&rest[..], &next[..]].concat());
@@ -139,7 +164,7 @@ mod tests {
     #[test]
     fn turns_are_whole() {
         let mut of = EventLoop::new(LoopKind::Turns);
-        (0..2).for_each(|number| of.push(number));
+        (0..2).for_each(|number| of.push(number, Found::InOrder));
         assert_eq!(steps(&mut of), [(0, Part::Whole, true), (1, Part::Whole, true)]);
     }
 
@@ -147,9 +172,9 @@ mod tests {
     #[test]
     fn a_round_asks_once() {
         let mut of = EventLoop::new(LoopKind::Rounds);
-        (0..2).for_each(|number| of.push(number));
+        (0..2).for_each(|number| of.push(number, Found::InOrder));
         assert_eq!(of.poll(), Some(Step { of: 0, part: Part::Whole, asks: true }));
-        of.push(2);
+        of.push(2, Found::InOrder);
         assert_eq!(steps(&mut of), [(1, Part::Whole, false), (2, Part::Whole, true)]);
         assert!(of.is_empty());
     }
@@ -158,12 +183,36 @@ mod tests {
     #[test]
     fn a_deferred_write_is_in_the_next_round() {
         let mut of = EventLoop::new(LoopKind::Deferred);
-        (0..2).for_each(|number| of.push(number));
+        (0..2).for_each(|number| of.push(number, Found::InOrder));
         assert_eq!(of.poll(), Some(Step { of: 0, part: Part::Read, asks: true }));
-        of.push(2);
+        of.push(2, Found::InOrder);
         let rest = [(1, Part::Read, false), (0, Part::Write, true), (2, Part::Read, false), (1, Part::Write, false)];
         assert_eq!(steps(&mut of), [&rest[..], &[(2, Part::Write, true)]].concat());
         assert!(of.is_empty());
+    }
+
+    // Breaks if what comes on links during a round is found before the loop asks, among the writes that it has made ready itself: then
+    // these are spread over the next round, and the peer finds few of them at a time.
+    #[test]
+    fn what_comes_on_links_is_found_behind_the_deferred_writes() {
+        for (found, kind) in [
+            (Found::InOrder, LoopKind::Deferred),
+            (Found::WhenAsked, LoopKind::Deferred),
+            (Found::WhenAsked, LoopKind::Batches),
+        ] {
+            let mut of = EventLoop::new(kind);
+            (0..3).for_each(|number| of.push(number, found));
+            assert_eq!(of.poll(), Some(Step { of: 0, part: Part::Read, asks: true }));
+            of.push(3, found);
+            assert!(of.arrived().any(|number| *number == 3) && !of.is_empty());
+            let order: Vec<_> = steps(&mut of).into_iter().map(|(number, part, _)| (number, part)).collect();
+            let (read, write) = (|number| (number, Part::Read), |number| (number, Part::Write));
+            let expected = match found {
+                Found::InOrder => [read(1), read(2), write(0), read(3), write(1), write(2), write(3)],
+                Found::WhenAsked => [read(1), read(2), write(0), write(1), write(2), read(3), write(3)],
+            };
+            assert_eq!(order, expected, "{found:?} {kind:?}");
+        }
     }
 
     // Breaks if a round takes in what comes during it, or leaves out what came before: with Poisson arrivals, rounds that cost a
@@ -184,7 +233,7 @@ mod tests {
                     now += ask;
                 }
                 while due <= now {
-                    of.push(arrivals.len());
+                    of.push(arrivals.len(), Found::InOrder);
                     arrivals.push(due);
                     due += pause();
                 }

@@ -32,7 +32,7 @@ mod saving;
 mod stack_thread;
 
 pub use datagram_queue::DatagramQueue;
-pub use event_loop::{EventLoop, LoopKind, Part, Step};
+pub use event_loop::{EventLoop, Found, LoopKind, Part, Step};
 pub use saving::Saving;
 pub use stack_thread::StackThread;
 

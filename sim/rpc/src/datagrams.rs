@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 
 use netacc_device::{Instant, QueuePairId};
-use netacc_host::Work;
+use netacc_host::{Found, Work};
 use netacc_rnic::{Body, Datagram, NodeId, Packet};
 
 use crate::flow::{Action, Pending, PATIENCE};
@@ -203,7 +203,7 @@ impl Run {
     /// A host has something to do for a flow.
     pub(crate) fn serve_flow(&mut self, number: usize, host: usize, now: Instant) {
         match &mut self.hosts[host].threads {
-            Some(threads) => threads.put(now, Task::Datagrams(number)),
+            Some(threads) => threads.put(now, Task::Datagrams(number), Found::InOrder),
             None => {
                 self.begin_datagram(number, host, now);
                 self.finish_datagram(number, host, now);

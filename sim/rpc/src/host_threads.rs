@@ -9,7 +9,9 @@
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_host::{EventLoop, LoopKind, Part, ProcessorConfig, Processors, Saving, StackThread, Step, Usage, Work};
+use netacc_host::{
+    EventLoop, Found, LoopKind, Part, ProcessorConfig, Processors, Saving, StackThread, Step, Usage, Work,
+};
 
 /// A task of the helper thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +130,7 @@ impl HostThreads {
     pub(crate) fn send(&mut self, now: Instant, helper_task: HelperTask) {
         let Some(helper) = self.helper else { return };
         let thread = &mut self.threads[helper as usize];
-        thread.inbox.push(Task::Helper(helper_task));
+        thread.inbox.push(Task::Helper(helper_task), Found::InOrder);
         thread.slept |= self.processors.wake(now, helper);
     }
 
@@ -163,7 +165,7 @@ impl HostThreads {
     }
 
     /// There is something to do for a connection or a flow.
-    pub(crate) fn put(&mut self, now: Instant, task: Task) {
+    pub(crate) fn put(&mut self, now: Instant, task: Task, found: Found) {
         let (waiting, number) = match task {
             Task::Connection(number) => (&mut self.waiting[0], number),
             Task::Datagrams(number) => (&mut self.waiting[1], number),
@@ -176,7 +178,7 @@ impl HostThreads {
         let index = self.worker_of(number);
         let thread = &mut self.threads[index];
         if is_new {
-            thread.inbox.push(task);
+            thread.inbox.push(task, found);
         }
         thread.slept |= self.processors.wake(now, index as u32);
     }

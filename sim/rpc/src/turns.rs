@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use netacc_device::Instant;
-use netacc_host::Part;
+use netacc_host::{Found, Part};
 use netacc_modelled::{HostId, Interrupts, News};
 use netacc_rnic::{Body, Packet};
 
@@ -199,6 +199,19 @@ impl Run {
         self.nudge(peer);
     }
 
+    /// When the program of a host finds a connection that is ready.
+    fn found(&self, number: usize, host: usize) -> Found {
+        let on_link = self.connections.get(number).is_some_and(|connection| {
+            let side = usize::from(host != connection.client as usize);
+            connection.is_linked(&self.endpoints[host], side)
+        });
+        if on_link {
+            Found::WhenAsked
+        } else {
+            Found::InOrder
+        }
+    }
+
     /// A host has something to do that no event brings.
     pub(crate) fn nudge(&mut self, host: usize) {
         if !self.nudged.contains(&host) {
@@ -222,8 +235,9 @@ impl Run {
                     continue;
                 }
                 self.trace_arrival(*number, host, now);
+                let found = self.found(*number, host);
                 match &mut self.hosts[host].threads {
-                    Some(threads) => threads.put(now, Task::Connection(*number)),
+                    Some(threads) => threads.put(now, Task::Connection(*number), found),
                     None => self.serve(*number, host, now, Part::Whole),
                 }
                 peers.extend(self.unlinked_peer(*number, host));
