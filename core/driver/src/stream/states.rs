@@ -198,7 +198,7 @@ impl AnchorState {
 
 /// The threads that sleep in the kernel and take bytes off the anchor there: see
 /// [`StreamCell::take_asleep`](crate::StreamCell::take_asleep). They would also take a record, so no attempt at promotion begins
-/// meanwhile.
+/// meanwhile. A thread that leaves its call by a jump out of a signal handler is counted for ever, and its stream stays on TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takers {
     /// There are so many, and others may join them.
