@@ -19,6 +19,9 @@
 //! Lock order: `Link::rx` before `StreamCell` before `Link::tx`. No lock is held while calling the [`ReadySink`] except
 //! a stream's.
 
+// The streams are the program's.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod choice;
 mod copying;
 mod counted;

@@ -28,6 +28,8 @@
 //! Every accelerated descriptor *is* a kernel TCP socket (the anchor), so a call that is not interposed still acts on
 //! the right connection. The library leaves to the kernel what it cannot do for a descriptor, and records a reason.
 
+// The streams are the program's.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 #![expect(unsafe_code, reason = "this crate is the C edge: every interposed symbol takes raw pointers")]
 
 mod anchor;

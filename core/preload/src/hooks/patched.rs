@@ -159,10 +159,15 @@ fn write(segment: &Segment, plan: &Plan, bias: u64) -> Result<(), Refusal> {
         unsafe { std::ptr::copy_nonoverlapping(patch.bytes.as_ptr(), place, patch.bytes.len()) };
     }
     if protect(at, len, libc::PROT_READ | libc::PROT_EXEC).is_err() {
-        eprintln!("netacc: the kernel does not let changed code run; NACC_STATIC=0 leaves the program as it is");
-        std::process::abort();
+        give_up();
     }
     Ok(())
+}
+
+#[expect(clippy::print_stderr, reason = "the program ends here")]
+fn give_up() -> ! {
+    eprintln!("netacc: the kernel does not let changed code run; NACC_STATIC=0 leaves the program as it is");
+    std::process::abort()
 }
 
 fn protect(at: u64, len: u64, access: c_int) -> Result<(), Refusal> {
