@@ -18,7 +18,7 @@ CALLS = ("send", "recv")
 #: Round trips of two runs. Their difference is counted, because both begin in the same way.
 FEW, MANY = 2_000, 22_000
 #: Short connections of two runs, and the requests of each.
-FEW_SHORT, MANY_SHORT, REQUESTS = 200, 1_200, 2
+FEW_SHORT, MANY_SHORT, REQUESTS = 200, 6_200, 2
 #: For a run, under callgrind on a busy machine.
 _TIMEOUT = 120
 
