@@ -169,6 +169,17 @@ mod tests {
         assert!(all.windows(2).all(|w| w[1] - w[0] <= RETRY_DECLINED) && all.len() < 120, "{}", all.len());
     }
 
+    // Breaks if a receive slept in the kernel while its connection asks for a link, or is about to; or if an operator had to wait for
+    // a receive of a connection that never asks by itself.
+    #[test]
+    fn an_attempt_is_far_before_the_first_one_alone() {
+        let schedule = PromotionSchedule::new(24);
+        assert!(schedule.is_far(22, 2) && !schedule.is_far(23, 2));
+        schedule.record_try(24, begun(), Tries::default());
+        assert!(!schedule.is_far(24, 2));
+        assert!(!PromotionSchedule::new(PromotionSchedule::NEVER).is_far(0, 2));
+    }
+
     // Breaks if a connection that comes back from a link waits as long as one that has often failed, or if one that
     // never tries does.
     #[test]

@@ -10,7 +10,7 @@ use std::cell::UnsafeCell;
 use std::ptr::copy_nonoverlapping;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A start needs a tenth of it. What does not fit is the system's.
+/// A start needs a tenth of it. The system serves allocations that do not fit.
 const BYTES: usize = 64 << 10;
 
 /// The alignment of all allocations in the array. Of more, the system takes care.

@@ -22,7 +22,7 @@ const BEFORE_OWN: u32 = 2;
 /// And before that at which the peer probably does. Its operations are more or fewer, where messages arrive in parts. Arbitrary.
 const BEFORE_PEERS: u32 = 4;
 
-/// What a connection's receives are served whole by.
+/// A connection's state that decides whether the kernel serves its receives whole.
 pub struct Whole {
     /// See [`Beginning::asked_at`](super::Beginning::asked_at).
     asked_at: u32,
