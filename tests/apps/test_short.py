@@ -1,4 +1,5 @@
-"""Short connections stay on TCP once a process has seen that a service's connections are short."""
+"""Short connections stay on TCP once a process has seen that a service's connections are short, unless links have made
+them faster."""
 
 from __future__ import annotations
 
@@ -42,18 +43,24 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_program(tmp_path_factory.mktemp("short"), "short")
 
 
-def _with_link_bytes(folder: Path, command: list[str | Path], **environment: str) -> tuple[str, int]:
-    """What the program prints, and the bytes that the process with the most of them has sent on links."""
+def _with_counters(
+    folder: Path, command: list[str | Path], **environment: str
+) -> tuple[str, list[dict[str, int]]]:
+    """What the program prints, and the counters of its processes."""
     stats = folder / "stats"
     env = {"PATH": "/usr/bin:/bin", "NETACC_CONF": "/dev/null", "NETACC_EXIT_STATS": str(stats)} | environment
     launcher: list[str | Path] = [binaries() / "netacc_run", *command]
     done = subprocess.run(launcher, env=env, check=True, stdout=subprocess.PIPE, text=True, timeout=120)
-    return done.stdout, max(
-        json.loads(line)["cnt"]["tx_bytes_link"] for line in stats.read_text().splitlines()
-    )
+    return done.stdout, [json.loads(line)["cnt"] for line in stats.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("requests", [0, 1, 5, 10])
+def _with_link_bytes(folder: Path, command: list[str | Path], **environment: str) -> tuple[str, int]:
+    """What the program prints, and the bytes that the process with the most of them has sent on links."""
+    printed, counters = _with_counters(folder, command, **environment)
+    return printed, max(counts["tx_bytes_link"] for counts in counters)
+
+
+@pytest.mark.parametrize("requests", [0, 1, 3])
 def test_short_connections_cost_little_more_than_on_tcp(requests: int, program: Path, tmp_path: Path) -> None:
     stats = tmp_path / "stats"
     command: list[str | Path] = [program, str(CONNECTIONS), str(requests)]
@@ -84,6 +91,23 @@ def test_short_connections_make_the_calls_of_tcp(program: Path, tmp_path: Path) 
     added = {name: ours[name] - natively[name] for name in OF_SOCKETS}
     # The links of the first connections take a few calls more or less.
     assert all(abs(more) < 0.2 for more in added.values()), added
+
+
+def test_links_are_tried_where_short_connections_may_be_long_enough(program: Path, tmp_path: Path) -> None:
+    """Breaks if connections of some more requests stayed on TCP where links would make them faster."""
+    _, counters = _with_counters(tmp_path, [program, str(10 * CONNECTIONS), "10"])
+    # A trial ends after eight connections, some of which may have ended when the library's thread came.
+    assert sum(counts["opens_sent"] for counts in counters) > LEARNING + 4
+
+
+def test_a_server_learns_that_its_short_clients_ask_for_links(tmp_path: Path) -> None:
+    """Breaks if its receives went on to take what comes while they sleep: then the attempts of all clients fail."""
+    command: list[str | Path] = [compile_program(tmp_path, "clients"), "60", "6", "6"]
+    _, counters = _with_counters(tmp_path, command, NACC_PROMOTE_AFTER="0")
+    refused, accepted = (
+        max(counts[name] for counts in counters) for name in ("opens_refused", "opens_accepted")
+    )
+    assert accepted > 4 * refused
 
 
 @pytest.mark.parametrize("again", range(3))

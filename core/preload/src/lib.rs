@@ -34,6 +34,7 @@
 
 mod anchor;
 pub mod answers;
+pub mod asking;
 mod batch;
 pub mod bulk;
 pub mod control;

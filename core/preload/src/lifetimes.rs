@@ -20,15 +20,23 @@ const EVIDENCE: u8 = 4;
 /// A power of two. Arbitrary.
 pub const SLOTS: usize = 256;
 
-/// The number of connections in a row that were too short for a link, of each service.
+/// The lifetimes of the last connections, by service.
 #[derive(Debug)]
 pub struct Lifetimes {
-    slots: [AtomicU8; SLOTS],
+    slots: [Service; SLOTS],
+}
+
+#[derive(Debug)]
+struct Service {
+    /// The number of connections in a row that were too short for a link.
+    short: AtomicU8,
+    /// The calls of the last connection, or 255 if there were more.
+    calls: AtomicU8,
 }
 
 impl Default for Lifetimes {
     fn default() -> Lifetimes {
-        Lifetimes { slots: [const { AtomicU8::new(0) }; SLOTS] }
+        Lifetimes { slots: [const { Service { short: AtomicU8::new(0), calls: AtomicU8::new(0) } }; SLOTS] }
     }
 }
 
@@ -43,18 +51,29 @@ impl Lifetimes {
 
     /// Whether the last connections to `service` were too short for a link.
     pub fn are_short(&self, service: &SocketAddr) -> bool {
-        self.slot(service).load(Ordering::Relaxed) >= EVIDENCE
+        self.slot(service).short.load(Ordering::Relaxed) >= EVIDENCE
+    }
+
+    /// Whether they were, but the last one had at least so many calls.
+    pub fn are_short_but_not_below(&self, service: &SocketAddr, calls: u32) -> bool {
+        self.are_short(service) && u32::from(self.slot(service).calls.load(Ordering::Relaxed)) >= calls
     }
 
     /// A connection to `service` has ended after so many calls that moved so many bytes.
     pub fn note_end(&self, service: &SocketAddr, calls: u64, bytes: u64) {
         let slot = self.slot(service);
-        let short = slot.load(Ordering::Relaxed);
+        let short = slot.short.load(Ordering::Relaxed);
         let short = if calls.saturating_add(bytes / BYTES) < PAYS.into() { (short + 1).min(EVIDENCE) } else { 0 };
-        slot.store(short, Ordering::Relaxed);
+        slot.short.store(short, Ordering::Relaxed);
+        slot.calls.store(calls.try_into().unwrap_or(u8::MAX), Ordering::Relaxed);
     }
 
-    fn slot(&self, service: &SocketAddr) -> &AtomicU8 {
+    /// Nothing is expected of the next connections to `service`.
+    pub fn forget(&self, service: &SocketAddr) {
+        self.slot(service).short.store(0, Ordering::Relaxed);
+    }
+
+    fn slot(&self, service: &SocketAddr) -> &Service {
         &self.slots[slot_of(service)]
     }
 }
@@ -92,6 +111,16 @@ mod tests {
         assert_eq!(lifetimes.first_try(&service(2), LEAST), LEAST, "another service");
         lifetimes.note_end(&service(1), u64::from(PAYS), 0);
         assert_eq!(lifetimes.first_try(&service(1), LEAST), LEAST);
+    }
+
+    #[test]
+    fn what_is_forgotten_must_be_shown_again() {
+        let lifetimes = Lifetimes::default();
+        (0..EVIDENCE).for_each(|_| lifetimes.note_end(&service(1), 12, 256));
+        assert!(lifetimes.are_short_but_not_below(&service(1), 12));
+        assert!(!lifetimes.are_short_but_not_below(&service(1), 13));
+        lifetimes.forget(&service(1));
+        assert!(!lifetimes.are_short(&service(1)) && !lifetimes.are_short_but_not_below(&service(1), 12));
     }
 
     #[test]

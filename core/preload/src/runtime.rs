@@ -18,6 +18,7 @@ use netacc_registry::{BackendFds, GiveBack};
 use parking_lot::Mutex;
 
 use crate::answers::Services;
+use crate::asking::Asking;
 use crate::crowds::Crowds;
 use crate::datagram::Flows;
 use crate::lifetimes::Lifetimes;
@@ -71,6 +72,8 @@ pub struct Runtime {
     pub(crate) services: Services,
     /// How long connections to services live.
     pub(crate) lifetimes: Lifetimes,
+    /// When short connections to them ask for links.
+    pub(crate) asking: Asking,
     /// How long the connections live that this process has accepted: the services are its own.
     pub(crate) served: Lifetimes,
     /// Services with many connections of this process.

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::anchor::dissolve;
 use crate::answers::Answers;
+use crate::asking::Timed;
 use crate::crowds::Member;
 use crate::datagram::Datagram;
 use crate::family::{self, Others};
@@ -76,6 +77,8 @@ pub struct Socket {
     pub answers: Option<Box<Answers>>,
     /// The error that ended a call which returned a number of bytes: for the next call. 0 for none.
     pub deferred_error: AtomicI32,
+    /// Its life is timed, to choose when the next ones to the same service ask for links; `None` if not.
+    pub timed: Option<Timed>,
     /// Receives of the kernel that are to sleep before they look for bytes.
     pub sleeps: Sleeps,
     /// Receives that the kernel serves whole.
@@ -139,6 +142,8 @@ pub struct Beginning {
     pub crowd: Option<Member>,
     /// See [`Socket::answers`].
     pub answers: Option<Box<Answers>>,
+    /// See [`Socket::timed`].
+    pub timed: Option<Timed>,
     /// See [`Socket::sleeps`].
     pub sleeps: Sleeps,
     /// The operation at which the peer probably asks for a link, if this end has accepted the connection; 0 if that is not known.
@@ -150,7 +155,17 @@ impl Beginning {
     #[inline]
     pub fn new(stream: Option<Arc<StreamCell>>, reason: Reason, promote_at: u32) -> Beginning {
         let sleeps = Sleeps::default();
-        Beginning { stream, reason, accepted: false, promote_at, crowd: None, answers: None, sleeps, asked_at: 0 }
+        Beginning {
+            stream,
+            reason,
+            accepted: false,
+            promote_at,
+            crowd: None,
+            answers: None,
+            timed: None,
+            sleeps,
+            asked_at: 0,
+        }
     }
 
     /// On TCP for good.
@@ -165,7 +180,7 @@ impl Socket {
     // Always: made where it is to be, because each connection takes one.
     #[inline(always)]
     pub fn new(fd: c_int, beginning: Beginning, nonblocking: bool) -> Socket {
-        let Beginning { stream, reason, accepted, promote_at, crowd, answers, sleeps, asked_at } = beginning;
+        let Beginning { stream, reason, accepted, promote_at, crowd, answers, timed, sleeps, asked_at } = beginning;
         Socket {
             stream,
             reason,
@@ -181,6 +196,7 @@ impl Socket {
             promotion: PromotionSchedule::new(promote_at),
             crowd,
             answers,
+            timed,
             deferred_error: AtomicI32::new(0),
             sleeps,
             whole: Whole::new(asked_at),

@@ -1,6 +1,6 @@
 /* A server of one thread with blocking calls, and clients one after the other, each a process of its own, with two connections one
- * after the other. `count` of them make two requests of 64 bytes on each, and the last one as many as the second argument says on
- * its second connection. Each request has a number, which its answer repeats. */
+ * after the other. `COUNT` of them make `SHORT` requests of 64 bytes on each, or two, and the last one makes `REQUESTS` on its
+ * second connection. Each request has a number, which its answer repeats. */
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -34,15 +34,15 @@ static void answer(int listener)
     must(length == 0 && close(client) == 0, "the end");
 }
 
-static void serve(int listener, const struct sockaddr_in *address, int requests)
+static void serve(int listener, const struct sockaddr_in *address, int first, int second)
 {
     int status;
     pid_t child = fork();
     must(child >= 0, "fork");
     if (child == 0) {
         must(close(listener) == 0, "close");
-        ask(address, 2);
-        ask(address, requests);
+        ask(address, first);
+        ask(address, second);
         exit(0);
     }
     answer(listener);
@@ -55,12 +55,13 @@ int main(int argc, char **argv)
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
     int listener = socket(AF_INET, SOCK_STREAM, 0);
-    must(argc == 3, "usage: clients COUNT REQUESTS");
+    must(argc == 3 || argc == 4, "usage: clients COUNT REQUESTS [SHORT]");
+    int few = argc == 4 ? atoi(argv[3]) : 2;
     must(bind(listener, (struct sockaddr *)&address, len) == 0 && listen(listener, 1) == 0, "listen");
     must(getsockname(listener, (struct sockaddr *)&address, &len) == 0, "getsockname");
     for (int i = 0; i < atoi(argv[1]); i++)
-        serve(listener, &address, 2);
-    serve(listener, &address, atoi(argv[2]));
+        serve(listener, &address, few, few);
+    serve(listener, &address, few, atoi(argv[2]));
     puts("done");
     return 0;
 }

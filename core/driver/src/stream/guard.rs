@@ -11,7 +11,7 @@ use parking_lot::MutexGuard;
 
 use super::cell::{Inner, LinkCell, StreamCell};
 use super::inner::readiness_of;
-use super::states::{Flow, Listed};
+use super::states::{Flow, Listed, Takers};
 use crate::counted::Counted;
 use crate::endpoint::Timed;
 use crate::{Counters, Endpoint, Mark, Readiness, StreamCounters};
@@ -187,6 +187,11 @@ impl LockedStream<'_> {
         self.cell.may_leave_kernel()?;
         self.inner.tcp.takers.dismiss()?;
         self.count_positions()
+    }
+
+    /// Whether a promotion was ever attempted, by either end.
+    pub fn was_to_leave_kernel(&self) -> bool {
+        matches!(self.inner.tcp.takers, Takers::Leaving(_))
     }
 
     /// Counts the positions of a stream that is to be promoted. The anchor must have carried exactly the bytes that

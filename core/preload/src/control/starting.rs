@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::sink::Sink;
 use super::{assistant, helper, shortage};
 use crate::answers::Services;
+use crate::asking::Asking;
 use crate::crowds::Crowds;
 use crate::datagram::Flows;
 use crate::lifetimes::Lifetimes;
@@ -98,6 +99,7 @@ fn make() -> Runtime {
         ended_epoll_waits: AtomicU64::new(0),
         services: Services::new(&config.promotion),
         lifetimes: Lifetimes::default(),
+        asking: Asking::default(),
         served: Lifetimes::default(),
         crowds: Crowds::default(),
         config,

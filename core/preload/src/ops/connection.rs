@@ -22,6 +22,7 @@ use netacc_proto::{Reason, Role};
 
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
+use crate::asking::{Ask, Timed, FEW_CALLS};
 use crate::control::{self, shortage};
 use crate::crowds::Asks;
 use crate::datagram::{self, Datagram};
@@ -29,6 +30,7 @@ use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending};
 use crate::os::addresses::{self, canonical};
 use crate::os::asleep::asleep;
+use crate::os::clock::now;
 use crate::os::errno::{errno, set_errno};
 use crate::os::{access, confinement, inside, real, sockopt};
 use crate::runtime::arrivals::Arrival;
@@ -460,7 +462,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
         // Until the family's records show otherwise; and the bytes that the anchor has carried must
         // be read from the kernel.
         cell.share();
-        let promote_at = if sock.accepted { 1 } else { first_try(rt, &tuple) };
+        let promote_at = if sock.accepted { 1 } else { first_try(rt, &tuple).0 };
         let mut sock = with_stream(cell, promote_at);
         sock.answers = answers(rt, role, &tuple);
         let new = Arc::new(Entry::Stream(sock));
@@ -578,7 +580,7 @@ fn begin(fd: c_int, role: Role, peer: Option<SocketAddr>, local: Local) -> Begin
     if accepted {
         endpoint.publish(&cell);
     }
-    let promote_at = if accepted { PATIENCE } else { first_try(rt, &tuple) };
+    let (promote_at, timed) = if accepted { (PATIENCE, None) } else { first_try(rt, &tuple) };
     Beginning {
         stream: Some(cell),
         reason: Reason::NotYet,
@@ -586,6 +588,7 @@ fn begin(fd: c_int, role: Role, peer: Option<SocketAddr>, local: Local) -> Begin
         promote_at,
         crowd: (!accepted && rt.config.promotion.admits_crowds()).then(|| rt.crowds.join(&tuple.remote)),
         answers: answers(rt, role, &tuple),
+        timed,
         sleeps: Sleeps::of_new(accepted),
         asked_at: if accepted { rt.served.first_try(&tuple.local, 0) } else { 0 },
     }
@@ -597,13 +600,22 @@ fn answers(rt: &runtime::Runtime, role: Role, tuple: &FourTuple) -> Option<Box<A
 }
 
 /// The operation at which promotion is tried, of a connection that this process has opened. Never, if connections are
-/// to begin on TCP until `netacc promote` is run. A user who wants links at once gets them at once.
-fn first_try(rt: &runtime::Runtime, tuple: &FourTuple) -> u32 {
+/// to begin on TCP until `netacc promote` is run. A user who wants links at once gets them at once. A connection that is probably short
+/// is timed, if it may be long enough for a link.
+fn first_try(rt: &runtime::Runtime, tuple: &FourTuple) -> (u32, Option<Timed>) {
     let promotion = &rt.config.promotion;
+    let service = &tuple.remote;
     match promotion.threshold() {
-        _ if promotion.tcp_first => PromotionSchedule::NEVER,
-        0 => 1,
-        least => rt.lifetimes.first_try(&tuple.remote, least),
+        _ if promotion.tcp_first => (PromotionSchedule::NEVER, None),
+        0 => (1, None),
+        least if least <= FEW_CALLS && rt.lifetimes.are_short_but_not_below(service, FEW_CALLS) => {
+            let timed = rt.asking.begin(service, now());
+            match timed.as_ref().map(Timed::ask) {
+                Some(Ask::Early) => (least, timed),
+                _ => (rt.lifetimes.first_try(service, least), timed),
+            }
+        }
+        least => (rt.lifetimes.first_try(service, least), None),
     }
 }
 

@@ -10,6 +10,7 @@ use netacc_driver::{Endpoint, LockedStream, Readiness, Shutdown, StreamCell};
 use netacc_proto::{Phase, Reason};
 
 use crate::anchor::FdAnchor;
+use crate::asking::FEW_CALLS;
 use crate::control::flows;
 use crate::datagram::KernelOnly;
 use crate::os::clock::now;
@@ -215,6 +216,12 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     let tuple = cell.tuple();
     if !sock.accepted {
         rt.lifetimes.note_end(&tuple.remote, calls, bytes);
+        if let Some(timed) = &sock.timed {
+            rt.asking.end(&tuple.remote, timed, now(), calls);
+        }
+    } else if guard.was_to_leave_kernel() && calls >= FEW_CALLS.into() {
+        // The next ones will ask, too, and should find no receive that takes what comes.
+        rt.served.forget(&tuple.local);
     } else if calls > 0 {
         // One that was not used was only to show that the service is there.
         rt.served.note_end(&tuple.local, calls, bytes);
