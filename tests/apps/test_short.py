@@ -1,5 +1,5 @@
-"""Short connections stay on TCP once a process has seen that a service's connections are short, unless links have made
-them faster."""
+"""Short connections stay on TCP once a process has seen that a service's connections are short, unless links
+have made them faster."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_links_are_tried_where_short_connections_may_be_long_enough(program: Pat
 
 
 def test_a_server_learns_that_its_short_clients_ask_for_links(tmp_path: Path) -> None:
-    """Breaks if its receives went on to take what comes while they sleep: then the attempts of all clients fail."""
+    """Breaks if its receives went on to take what comes while they sleep: then all clients' attempts fail."""
     command: list[str | Path] = [compile_program(tmp_path, "clients"), "60", "6", "6"]
     _, counters = _with_counters(tmp_path, command, NACC_PROMOTE_AFTER="0")
     refused, accepted = (
