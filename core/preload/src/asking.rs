@@ -46,7 +46,9 @@ pub enum Ask {
 /// The choices, by service. Services that share a slot are taken for one, as in [`lifetimes`](crate::lifetimes).
 #[derive(Debug)]
 pub struct Asking {
-    slots: [Mutex<Choice>; SLOTS],
+    /// [`SLOTS`] of them. Not in the process's state itself, which is made on the stack: a program may have given a forked child
+    /// a small one.
+    slots: Box<[Mutex<Choice>]>,
 }
 
 /// A connection that is timed.
@@ -65,7 +67,7 @@ impl Timed {
 
 impl Default for Asking {
     fn default() -> Asking {
-        Asking { slots: [const { Mutex::new(Choice::new()) }; SLOTS] }
+        Asking { slots: (0..SLOTS).map(|_| Mutex::new(Choice::new())).collect() }
     }
 }
 
