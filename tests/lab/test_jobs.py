@@ -49,6 +49,32 @@ def test_the_example_passes_and_fails_on_each_device(pair: UpLab, project: Path)
         assert server.wait(timeout=60) == 0
 
 
+# A request of iWARP (RFC 5044, 7.1: its key, no flags, revision 1, no private data) from a client that gives up.
+GIVES_UP = """
+import socket, sys, time
+while True:
+    try:
+        with socket.create_connection((sys.argv[1], 18515)) as client:
+            client.sendall(b"MPA ID Req Frame" + bytes([0, 1, 0, 0]))
+            client.recv(4096)  # the server's reply
+            break
+    except ConnectionRefusedError:
+        time.sleep(0.05)
+"""
+
+
+def test_the_example_outlives_a_client_that_gives_up(siw: UpLab, project: Path) -> None:
+    """Breaks if a request whose connection has ended, as soft-iWARP sometimes reports one, ends the server."""
+    script = ["sh", "-c", f"cd {project} && ./run-test.sh"]
+    server = siw.start(1, *script)
+    siw.out(2, "python3", "-c", GIVES_UP, siw.record["hosts"][0]["address"])
+    client = siw.run(2, *script)
+    assert client.returncode == 0, client.stderr
+    assert server.wait(timeout=60) == 0
+    assert server.stdout is not None
+    assert server.stdout.read() == "server: the client's offer: Work Request Flushed Error\n"
+
+
 @pytest.fixture
 def home() -> Iterator[Path]:
     """A home of a user without any rights."""

@@ -43,6 +43,17 @@ static uint8_t expected(size_t position)
     return (uint8_t)(position * 31 + position / 251);
 }
 
+/* Whether an awaited completion is there, and not one of a connection that has broken. */
+static int succeeded(int count, const struct ibv_wc *completion, const char *what)
+{
+    if (count < 0)
+        fail(what);
+    if (completion->status == IBV_WC_SUCCESS)
+        return 1;
+    fprintf(stderr, "%s: %s\n", what, ibv_wc_status_str(completion->status));
+    return 0;
+}
+
 /* An endpoint: listening if `passive`. NULL if there is no route or no device yet. */
 static struct rdma_cm_id *endpoint(const char *address, int passive)
 {
@@ -63,26 +74,42 @@ static struct rdma_cm_id *endpoint(const char *address, int passive)
     return id;
 }
 
-static void completed(int count, const struct ibv_wc *completion, const char *what)
-{
-    if (count < 0)
-        fail(what);
-    if (completion->status != IBV_WC_SUCCESS) {
-        fprintf(stderr, "%s: %s\n", what, ibv_wc_status_str(completion->status));
-        exit(1);
-    }
-}
-
 static void await_send(struct rdma_cm_id *id, const char *what)
 {
     struct ibv_wc completion;
-    completed(rdma_get_send_comp(id, &completion), &completion, what);
+    if (!succeeded(rdma_get_send_comp(id, &completion), &completion, what))
+        exit(1);
 }
 
 static void await_receive(struct rdma_cm_id *id, const char *what)
 {
     struct ibv_wc completion;
-    completed(rdma_get_recv_comp(id, &completion), &completion, what);
+    if (!succeeded(rdma_get_recv_comp(id, &completion), &completion, what))
+        exit(1);
+}
+
+/* The connection of a client that has sent its offer. */
+static struct rdma_cm_id *accepted(struct rdma_cm_id *listener, struct offer *offer, struct ibv_mr **offers)
+{
+    for (;;) {
+        struct ibv_wc completion;
+        struct rdma_cm_id *id;
+
+        if (rdma_get_request(listener, &id))
+            fail("server: get a request");
+        *offers = rdma_reg_msgs(id, offer, sizeof *offer);
+        if (!*offers)
+            fail("server: register memory");
+        if (rdma_post_recv(id, NULL, offer, sizeof *offer, *offers))
+            fail("server: post a receive");
+        if (rdma_accept(id, NULL))
+            perror("server: accept");
+        else if (succeeded(rdma_get_recv_comp(id, &completion), &completion, "server: the client's offer"))
+            return id;
+        /* The request was one that the client has given up. It connects again. */
+        rdma_dereg_mr(*offers);
+        rdma_destroy_ep(id);
+    }
 }
 
 static int serve(const char *address)
@@ -90,21 +117,14 @@ static int serve(const char *address)
     static uint8_t bytes[LENGTH];
     struct offer offer;
     struct rdma_cm_id *listener = endpoint(address, 1), *id;
+    struct ibv_mr *offers, *source;
 
     if (!listener || rdma_listen(listener, 1))
         fail("server: listen");
-    if (rdma_get_request(listener, &id))
-        fail("server: get a request");
-
-    struct ibv_mr *offers = rdma_reg_msgs(id, &offer, sizeof offer);
-    struct ibv_mr *source = rdma_reg_msgs(id, bytes, sizeof bytes);
-    if (!offers || !source)
+    id = accepted(listener, &offer, &offers);
+    source = rdma_reg_msgs(id, bytes, sizeof bytes);
+    if (!source)
         fail("server: register memory");
-    if (rdma_post_recv(id, NULL, &offer, sizeof offer, offers))
-        fail("server: post a receive");
-    if (rdma_accept(id, NULL))
-        fail("server: accept");
-    await_receive(id, "server: the client's offer");
     if (offer.length != LENGTH) {
         fprintf(stderr, "server: an offer of %u bytes\n", offer.length);
         return 1;
