@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{json, Value};
 use vfio_bindings::bindings::vfio::{
@@ -17,6 +18,13 @@ use vfio_user::Client;
 /// The address of the guest's memory, for the device.
 const MEMORY: u64 = 0x10_0000;
 
+/// Held while a process is started: until it runs its program, it holds a copy of each socket that is open here, and one
+/// of [`Program::start`] would not be that of a dead process.
+fn starting() -> MutexGuard<'static, ()> {
+    static STARTING: Mutex<()> = Mutex::new(());
+    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Program {
     child: Child,
     folder: tempfile::TempDir,
@@ -26,6 +34,7 @@ impl Program {
     /// Two functions, ready to serve.
     fn start() -> Program {
         let folder = tempfile::tempdir().expect("a folder");
+        let starting = starting();
         // Left by a dead process.
         drop(std::os::unix::net::UnixListener::bind(folder.path().join("b")).expect("a socket"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_netacc-erdma"));
@@ -34,6 +43,7 @@ impl Program {
         }
         command.arg("--control").arg(folder.path().join("control"));
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program");
+        drop(starting);
         let mut line = String::new();
         let stdout = child.stdout.as_mut().expect("a pipe");
         BufReader::new(stdout).read_line(&mut line).expect("a line");
@@ -142,7 +152,9 @@ fn guests_come_and_go() {
 fn it_ends_cleanly() {
     let mut program = Program::start();
     let pid = program.child.id().to_string();
+    let starting = starting();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+    drop(starting);
     assert_eq!(program.child.wait().expect("ended").code(), Some(0));
     for name in ["a", "b", "control"] {
         assert!(!program.path(name).exists(), "{name}");
@@ -155,10 +167,12 @@ fn sockets_in_use_are_left_alone() {
     let program = Program::start();
     let (taken, free) = (program.path("a"), program.path("free"));
     let mac = "mac=52:54:00:99:00:03";
+    let starting = starting();
     let output = Command::new(env!("CARGO_BIN_EXE_netacc-erdma"))
         .args(["--function", &format!("{},{mac}", free.display()), "--function", &format!("{},{mac}", taken.display())])
         .output()
         .expect("the program");
+    drop(starting);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains(&taken.display().to_string()));
     assert!(!free.exists());
