@@ -49,7 +49,7 @@ def test_the_example_passes_and_fails_on_each_device(pair: UpLab, project: Path)
         assert server.wait(timeout=60) == 0
 
 
-# A request of iWARP (RFC 5044, 7.1: its key, no flags, revision 1, no private data) from a client that gives up.
+# A request of iWARP (RFC 5044, 7.1: its key, no flags, revision 1, no private data) that is given up.
 GIVES_UP = """
 import socket, sys, time
 while True:
@@ -64,7 +64,7 @@ while True:
 
 
 def test_the_example_outlives_a_client_that_gives_up(siw: UpLab, project: Path) -> None:
-    """Breaks if a request whose connection has ended, as soft-iWARP sometimes reports one, ends the server."""
+    """Breaks if a request whose connection has ended, as soft-iWARP reports at times, ends the server."""
     script = ["sh", "-c", f"cd {project} && ./run-test.sh"]
     server = siw.start(1, *script)
     siw.out(2, "python3", "-c", GIVES_UP, siw.record["hosts"][0]["address"])
