@@ -24,8 +24,9 @@ CONNECTIONS = 4
 PROGRAMS = "tests.apps.programs"
 #: Of Prometheus, from its exporter.
 SCRAPES = 30
-#: Two large ones, because the first may be on its way before the connection has a link.
-FILES = {f"small-{n}": 1 + 700 * n for n in range(20)} | {"large": 8 << 20, "larger": 16 << 20}
+#: Two large ones, because the first may be on its way before the connection has a link: on a busy machine it
+#: has one after some dozens of the small ones.
+FILES = {f"small-{n}": 1 + 140 * n for n in range(100)} | {"large": 8 << 20, "larger": 16 << 20}
 
 
 @dataclass(frozen=True)
