@@ -15,6 +15,8 @@ from tests.apps.lib.paths import binaries
 from tests.apps.lib.tracing import traced
 
 CALLS = ("send", "recv")
+#: Sends a message from two buffers.
+VECTOR = "writev"
 #: Round trips of two runs. Their difference is counted, because both begin in the same way.
 FEW, MANY = 2_000, 22_000
 #: Short connections of two runs, and the requests of each.
@@ -36,6 +38,11 @@ def of_call(folder: Path, program: Path, call: str) -> float:
 def of_call_on_tcp(folder: Path, program: Path, call: str) -> float:
     """As `of_call`, on a connection that stays on TCP for now; without the C library's own function."""
     return _of_message(folder, program, Counting((call,), on_link=False))
+
+
+def of_vector(folder: Path, program: Path) -> float:
+    """As `of_call`, of a message of 64 bytes that is sent from two buffers."""
+    return _of_message(folder, program, Counting((VECTOR,)))
 
 
 def of_message(folder: Path, program: Path, window_end: int | None) -> float:
@@ -90,7 +97,7 @@ def _collected(folder: Path, program: Path, counting: Counting, round_trips: int
     toggles = [f"--toggle-collect={call}" for call in counting.calls]
     valgrind = ["valgrind", "--tool=callgrind", *toggles, f"--callgrind-out-file={profile}"]
     started = subprocess.Popen(
-        [*counting.launcher(), *valgrind, program, str(round_trips)],
+        [*counting.launcher(), *valgrind, program, str(round_trips), *({VECTOR} & set(counting.calls))],
         env=counting.environment() | {"NETACC_EXIT_STATS": str(counted)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -121,6 +128,7 @@ def main() -> None:
         program = build(Path(folder))
         for path, count in (("link", of_call), ("tcp", of_call_on_tcp)):
             print(json.dumps({"path": path} | {call: count(Path(folder), program, call) for call in CALLS}))
+        print(json.dumps({"vector": of_vector(Path(folder), program)}))
         print(json.dumps({"short connection": of_connection(Path(folder), build(Path(folder), "short"))}))
 
 

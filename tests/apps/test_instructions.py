@@ -39,6 +39,16 @@ def test_a_call_on_tcp_takes_as_many_instructions_as_recorded(
 
 
 @pytest.mark.usefixtures("library")
+def test_a_call_with_two_buffers_takes_as_many_instructions_as_recorded(
+    program: Path, tmp_path: Path
+) -> None:
+    """Breaks if a short message from several buffers is not sent the direct way."""
+    recorded = tomllib.loads(RECORDED.read_text())["vector"]["writev"]
+    each = instructions.of_vector(tmp_path, program)
+    assert abs(each - recorded) <= TOLERANCE * recorded, f"writev takes {each:.1f}, recorded are {recorded}"
+
+
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(("window", "end"), [("none", None), ("shut", tracing.SHUT), ("open", tracing.OPEN)])
 def test_a_trace_costs_as_many_instructions_as_recorded(
     window: str, end: int | None, program: Path, tmp_path: Path

@@ -33,7 +33,7 @@ mod promotion;
 mod recv;
 mod send;
 
-pub use direct::{receive as receive_direct, send as send_direct};
+pub use direct::{receive as receive_direct, send as send_direct, send_gathered};
 pub use recv::recv_in_steps;
 pub use send::send_in_steps;
 

@@ -70,12 +70,14 @@ impl Target<'_> {
     /// `iov` describes readable memory.
     #[inline]
     unsafe fn send(self, iov: &[iovec], flags: c_int) -> isize {
-        if let [v] = iov {
+        let sent = match iov {
             // SAFETY: passed on.
-            if let Some(sent) = unsafe { io::send_direct(self.entry, self.sock, self.fd, v.iov_base, v.iov_len, flags) }
-            {
-                return sent;
-            }
+            [v] => unsafe { io::send_direct(self.entry, self.sock, self.fd, v.iov_base, v.iov_len, flags) },
+            // SAFETY: passed on.
+            _ => unsafe { io::send_gathered(self.entry, self.sock, self.fd, iov, flags) },
+        };
+        if let Some(sent) = sent {
+            return sent;
         }
         // SAFETY: passed on.
         unsafe { io::send_in_steps(self.entry, self.sock, self.fd, iov, flags) }

@@ -3,7 +3,7 @@
 //! On a link see `send_direct` and `receive_direct` of [`Endpoint`](netacc_driver::Endpoint), which check the stream, and on TCP
 //! `send_at_rest`, `receive_at_rest` and `take_asleep` of [`StreamCell`](netacc_driver::StreamCell). This module checks the socket's
 //! part of the preconditions:
-//! * the call has one buffer, and no flag or option that gives it another meaning;
+//! * the call has one buffer, or on a link a few short ones to send, and no flag or option that gives it another meaning;
 //! * no path choice measures the connection, no trace records it, and no error waits for the call;
 //! * SO_RCVLOWAT does not make a receive wait.
 //!
@@ -16,9 +16,11 @@
 //! TCP have a module of their own.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use libc::iovec;
 use netacc_driver::Readiness;
 
 use crate::os::access::{self, is_beyond};
@@ -34,6 +36,9 @@ const WITHOUT_EFFECT: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 /// The longest message that is sent the direct way. Arbitrary: the copy of a longer one costs more than all else.
 const SHORT: usize = 4096;
+
+/// The longest message that is gathered from several buffers. Arbitrary: in a longer one a copy more is felt.
+const GATHERED: usize = 1024;
 
 /// Sends one buffer. `None`: nothing is sent. Otherwise the result of the call.
 ///
@@ -71,6 +76,35 @@ pub unsafe fn send(
         return None;
     }
     Some(len as isize)
+}
+
+/// Sends the bytes of several buffers on a link, gathered to one message. `None`: nothing is sent. Otherwise the result of the call.
+///
+/// # Safety
+/// `iov` describes memory whose mapped part is readable.
+pub unsafe fn send_gathered(
+    entry: &Arc<Entry>,
+    sock: &Socket,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+) -> Option<isize> {
+    if sock.stream.as_ref()?.readiness().contains(Readiness::KERNEL_TX) {
+        return None;
+    }
+    let mut message = [const { MaybeUninit::<u8>::uninit() }; GATHERED];
+    let mut len = 0;
+    for v in iov {
+        let place = message.get_mut(len..)?.get_mut(..v.iov_len)?;
+        if access::readable(v.iov_base, v.iov_len) < v.iov_len {
+            return None;
+        }
+        // SAFETY: found to be readable; the message is this call's own.
+        unsafe { std::ptr::copy_nonoverlapping(v.iov_base.cast::<u8>(), place.as_mut_ptr().cast(), v.iov_len) };
+        len += v.iov_len;
+    }
+    // SAFETY: so many bytes were written.
+    unsafe { send(entry, sock, fd, message.as_ptr().cast(), len, flags) }
 }
 
 /// Receives into one buffer. `None`: nothing is received. Otherwise the result of the call.
