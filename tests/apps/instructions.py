@@ -40,9 +40,9 @@ def of_call_on_tcp(folder: Path, program: Path, call: str) -> float:
     return _of_message(folder, program, Counting((call,), on_link=False))
 
 
-def of_vector(folder: Path, program: Path) -> float:
-    """As `of_call`, of a message of 64 bytes that is sent from two buffers."""
-    return _of_message(folder, program, Counting((VECTOR,)))
+def of_vector(folder: Path, program: Path, *, on_link: bool) -> float:
+    """As `of_call` and `of_call_on_tcp`, of a message of 64 bytes that is sent from two buffers."""
+    return _of_message(folder, program, Counting((VECTOR,), on_link=on_link))
 
 
 def of_message(folder: Path, program: Path, window_end: int | None) -> float:
@@ -128,7 +128,8 @@ def main() -> None:
         program = build(Path(folder))
         for path, count in (("link", of_call), ("tcp", of_call_on_tcp)):
             print(json.dumps({"path": path} | {call: count(Path(folder), program, call) for call in CALLS}))
-        print(json.dumps({"vector": of_vector(Path(folder), program)}))
+        vectors = {path: of_vector(Path(folder), program, on_link=path == "link") for path in ("link", "tcp")}
+        print(json.dumps({"vector": vectors}))
         print(json.dumps({"short connection": of_connection(Path(folder), build(Path(folder), "short"))}))
 
 

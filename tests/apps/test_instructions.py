@@ -39,12 +39,13 @@ def test_a_call_on_tcp_takes_as_many_instructions_as_recorded(
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("path", ["link", "tcp"])
 def test_a_call_with_two_buffers_takes_as_many_instructions_as_recorded(
-    program: Path, tmp_path: Path
+    path: str, program: Path, tmp_path: Path
 ) -> None:
     """Breaks if a short message from several buffers is not sent the direct way."""
-    recorded = tomllib.loads(RECORDED.read_text())["vector"]["writev"]
-    each = instructions.of_vector(tmp_path, program)
+    recorded = tomllib.loads(RECORDED.read_text())["vector"][path]
+    each = instructions.of_vector(tmp_path, program, on_link=path == "link")
     assert abs(each - recorded) <= TOLERANCE * recorded, f"writev takes {each:.1f}, recorded are {recorded}"
 
 

@@ -3,7 +3,7 @@
 //! On a link see `send_direct` and `receive_direct` of [`Endpoint`](netacc_driver::Endpoint), which check the stream, and on TCP
 //! `send_at_rest`, `receive_at_rest` and `take_asleep` of [`StreamCell`](netacc_driver::StreamCell). This module checks the socket's
 //! part of the preconditions:
-//! * the call has one buffer, or on a link a few short ones to send, and no flag or option that gives it another meaning;
+//! * the call has one buffer, or sends some short ones, and no flag or option that gives it another meaning;
 //! * no path choice measures the connection, no trace records it, and no error waits for the call;
 //! * SO_RCVLOWAT does not make a receive wait.
 //!
@@ -78,7 +78,7 @@ pub unsafe fn send(
     Some(len as isize)
 }
 
-/// Sends the bytes of several buffers on a link, gathered to one message. `None`: nothing is sent. Otherwise the result of the call.
+/// Sends the bytes of several buffers, gathered to one message. `None`: nothing is sent. Otherwise the result of the call.
 ///
 /// # Safety
 /// `iov` describes memory whose mapped part is readable.
@@ -89,9 +89,6 @@ pub unsafe fn send_gathered(
     iov: &[iovec],
     flags: c_int,
 ) -> Option<isize> {
-    if sock.stream.as_ref()?.readiness().contains(Readiness::KERNEL_TX) {
-        return None;
-    }
     let mut message = [const { MaybeUninit::<u8>::uninit() }; GATHERED];
     let mut len = 0;
     for v in iov {
