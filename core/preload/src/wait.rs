@@ -138,10 +138,15 @@ fn for_unmarked(
         return Waited::Interrupted;
     }
     let step = limit.deadline.map_or(STEP, |deadline| deadline.saturating_since(now()).min(STEP));
+    // Any handler ends a sleep with a time limit, so the handlers run behind it if some of them do not end the call.
+    let blocked_signals = limit.restarts().then(signals::BlockedSignals::all);
     let waited = endpoint.device().wait_qp(link.qp(), seen, Some(step));
+    let interrupted = blocked_signals.as_ref().is_some_and(|blocked| blocked.interrupts(limit.restarts()));
+    drop(blocked_signals);
     drop(asleep);
     endpoint.poll_link(link);
     match (waited, limit.deadline) {
+        _ if interrupted => Waited::Interrupted,
         (Wait::Interrupted, _) => Waited::Interrupted,
         (_, Some(deadline)) if now() >= deadline => Waited::TimedOut,
         _ => Waited::Again,
