@@ -240,8 +240,8 @@ pub struct Work {
     pub copies: u32,
     /// The program's own work.
     pub service: Duration,
-    /// The program's own work that follows its write, after the [time](ProcessorConfig::time) of the rest.
-    pub after_write: Duration,
+    /// The program's own work that follows its read or write, after the [time](ProcessorConfig::time) of the rest.
+    pub after: Duration,
     /// Turns of connections.
     pub turns: u32,
     /// The program's own work for turns that find their connection's state displaced.

@@ -251,7 +251,7 @@ impl HostThreads {
         }
     }
 
-    /// The work that was done had that price. What follows its write begins now.
+    /// The work that was done had that price. What follows its read or write begins now.
     pub(crate) fn charge(&mut self, now: Instant, index: u32, job: &Job, work: &Work, costs: Option<&ProcessorConfig>) {
         let thread = &mut self.threads[index as usize];
         let config = self.processors.config();
@@ -262,7 +262,7 @@ impl HostThreads {
             0 => Duration::ZERO,
             wakes => config.time(&Work { wakes, ..Work::default() }, job.seed),
         };
-        let rest = waking + work.after_write;
+        let rest = waking + work.after;
         if rest.is_zero() {
             return self.go_on(now, index);
         }

@@ -70,19 +70,25 @@ impl Run {
                 return Work::default();
             }
         };
-        let (before, deferred) = (self.moved(number, host), self.deferred_answers(number, host, job.step.part));
+        let (before, defers) = (self.moved(number, host), self.is_deferred_client(number, host));
         self.serve(number, host, now, job.step.part);
         let after = self.moved(number, host);
+        let served = after.served.saturating_sub(before.served);
         let moves = Moves {
             read: after.read.saturating_sub(before.read),
             written: after.written.saturating_sub(before.written),
-            served: deferred.unwrap_or(after.served.saturating_sub(before.served)),
+            served: if defers { 0 } else { served },
         };
         let mut work = self.price(number, host, &job.step, moves);
-        if let Some(connection) = self.connections.get(number).filter(|_| moves.written > 0) {
+        if let Some(connection) = self.connections.get(number) {
             let other = connection.client + connection.server - host as u32;
-            work.after_write = if other == connection.server { connection.client_after_write } else { Duration::ZERO };
-            work.wakes = self.claim_wake_up(other, number, now);
+            if defers {
+                work.after += connection.client_service * served;
+            }
+            if moves.written > 0 {
+                work.after += if other == connection.server { connection.client_after_write } else { Duration::ZERO };
+                work.wakes = self.claim_wake_up(other, number, now);
+            }
         }
         self.trace_moves(number, host, job, (now, moves));
         self.record_used(number, host, moves);
@@ -247,26 +253,20 @@ impl Run {
         let side = usize::from(host != connection.client as usize);
         let unread = connection.end(&self.endpoints[host], side).map_or(0, |end| end.unread());
         let all = connection.expect(side, unread);
-        let deferred = self.deferred_answers(number, host, part);
+        let all = if self.is_deferred_client(number, host) { Moves { served: 0, ..all } } else { all };
         match part {
             Part::Whole => all,
-            Part::Read => Moves { written: 0, served: deferred.unwrap_or(all.served), ..all },
-            Part::Write => Moves { read: 0, served: deferred.unwrap_or(0), ..all },
+            Part::Read => Moves { written: 0, ..all },
+            Part::Write => Moves { read: 0, served: 0, ..all },
         }
     }
 
-    /// The answers for which a deferred client does its own work in that part of its turn: when it writes, for those that it has read since
-    /// it last did. redis-benchmark ends a request's time as it begins to read the answer. `None` of other loops and of servers.
-    fn deferred_answers(&self, number: usize, host: usize, part: Part) -> Option<u32> {
-        let threads = self.hosts[host].threads.as_ref()?;
-        let connection = self.connections.get(number).filter(|connection| connection.client as usize == host)?;
-        (threads.processors.config().loop_kind == LoopKind::Deferred).then(|| {
-            if part == Part::Write {
-                connection.new_answers
-            } else {
-                0
-            }
-        })
+    /// Whether the host is the client, and defers its writes. Then its own work for an answer follows the read: redis-benchmark ends a
+    /// request's time as it begins to read the answer.
+    fn is_deferred_client(&self, number: usize, host: usize) -> bool {
+        let is_client = self.connections.get(number).is_some_and(|connection| connection.client as usize == host);
+        let threads = self.hosts[host].threads.as_ref().filter(|_| is_client);
+        threads.is_some_and(|threads| threads.processors.config().loop_kind == LoopKind::Deferred)
     }
 
     /// The cost of moving them: a call each to ask for what is ready, to read and to write.

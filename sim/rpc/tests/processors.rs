@@ -124,9 +124,10 @@ fn a_deferred_write_asks_again() {
     assert_eq!(deferred.busy - at_once.busy, ns(100 * 100));
 }
 
-// Breaks if a client found what comes on links in the order in which it comes, as it finds what the kernel has. It writes to all
-// connections of the round before at once, faster than the server answers, so that the server finds many of the requests together;
-// it asked for nearly each of them alone.
+// Breaks if a client found what comes on links in the order in which it comes, as it finds what the kernel has; or if its own work for an
+// answer came between its writes, as it did. It writes to all connections of the round before at once, faster than the server answers, so
+// that the server finds many of the requests together. With the former it asked for nearly each of them alone, with the latter 10,000
+// times.
 #[test]
 fn a_server_finds_requests_on_links_together() {
     let client = ProcessorConfig { loop_kind: LoopKind::Deferred, ..polling() };
@@ -135,7 +136,7 @@ fn a_server_finds_requests_on_links_together() {
     let talks = talks(200, 100).into_iter().map(|talk| Conversation { service, client_service, ..talk }).collect();
     let outcome = run_on(vec![Some(client), Some(server)], true, talks);
     let asks = outcome.usage[1].expect("the server has processors").asks;
-    assert!(asks < 12_000, "{asks} asks for 20,000 requests");
+    assert!(asks < 2_000, "{asks} asks for 20,000 requests");
 }
 
 // Breaks if a client that defers its writes does its own work for an answer before the request's time ends, or not at all.
