@@ -68,7 +68,11 @@ class Quick:
         self.server = words[2]
 
     def end(self) -> None:
-        self.lab.out(1, "kill", "-KILL", self.server)
+        """Ends the server, whose port is free then."""
+        if self.server:
+            gone = f"! kill -KILL {self.server} 2> /dev/null"
+            self.lab.wait_for(1, gone)
+        self.server = ""
 
     def measure(self, *launcher: str, answers: int = ANSWERS) -> Taken:
         """Several processes, one after the other."""
@@ -91,7 +95,9 @@ def quick(request: pytest.FixtureRequest) -> Iterator[Quick]:
     kind = str(request.param)
     lab = request.getfixturevalue(kind)
     with whole_wire(lab):
-        yield Quick(lab, kind)
+        quick = Quick(lab, kind)
+        yield quick
+        quick.end()
 
 
 @pytest.fixture(scope="module")
